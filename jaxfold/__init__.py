@@ -1,0 +1,1 @@
+"""jaxfold: one server that runs open chat models as compiled JAX programs, with exact replies."""

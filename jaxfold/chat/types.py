@@ -1,0 +1,129 @@
+"""The one internal request that every protocol produces and the events that every protocol renders. No HTTP, no JAX."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Literal
+
+from jaxfold.runtime.api import RequestStats
+from jaxfold.runtime.api import SamplingParams
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+StopReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+class RequestError(Exception):
+    """A request that is refused before anything is sent: HTTP 400 unless `status` says otherwise.
+
+    `param` is the path of the field in OpenAI's style, e.g. "messages[2].content".
+    """
+
+    def __init__(
+        self, message: str, param: str | None = None, code: str | None = None, status: int = 400
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call in the history. `arguments` is the decoded object, or {"_raw": text} where the JSON was broken."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One canonical message: text parts are already concatenated, null content is ""."""
+
+    role: Role
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a reply ends besides the model's own end token. `max_tokens` None: the server's default, capped to room."""
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A conversation to continue. `tools` are the raw function definitions, for the template."""
+
+    messages: tuple[Message, ...]
+    sampling: SamplingParams = SamplingParams()
+    limits: Limits = Limits()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    enable_thinking: bool | None = None
+    background: bool = False
+    draft: bool = True
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """Raw text (no template) or token ids to continue."""
+
+    prompt: str | tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    limits: Limits = Limits()
+    add_special_tokens: bool = False
+    background: bool = False
+    draft: bool = True
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last event. `token_ids` are all ids of the reply, the end token included."""
+
+    reason: StopReason
+    usage: Usage
+    stats: RequestStats
+    token_ids: tuple[int, ...]
+    stop_sequence: str | None = None
+
+
+ReplyEvent = ReasoningDelta | TextDelta | Finish
+
+
+class GenerationError(Exception):
+    """The engine failed while generating (after admission): HTTP 500, or an error event in an open stream."""

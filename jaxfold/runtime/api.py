@@ -1,0 +1,226 @@
+"""What the rest of the program may know about the engine: plain dataclasses and one Protocol, no JAX.
+
+The chat layer builds an `EngineRequest`, hands it to `Engine.submit` together with a sink, and the
+engine calls the sink from its own thread with `Tokens` events and then exactly one `Finished` or
+`Failed`.  A reply is a pure function of the checkpoint, `prompt_ids`, `sampling` (seed included) and
+the stopping rules; nothing here may depend on which other requests are running.
+"""
+
+import hashlib
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Literal
+from typing import Protocol
+
+ExactnessLevel = Literal["A", "B", "C"]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+MASK_63_BITS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """The settings of one reply's draw. The rule itself is in `jaxfold.runtime.sampling`.
+
+    `temperature <= 0` is greedy. `top_k == 0`, `top_p >= 1` and `min_p == 0` are off.
+    Penalties look only at tokens the reply has generated so far; `penalty_last_n` limits them to the
+    latest n of these (-1: all of them, 0: none).  `repeat_penalty` divides positive logits and
+    multiplies negative ones, `presence_penalty` is subtracted once per seen token and
+    `frequency_penalty` once per occurrence.  `logit_bias` pairs are (token id, added logit).
+    `seed` None means: derived from the prompt by `default_seed`.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = -1
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One prompt to continue.
+
+    `stop_ids` end the reply (the id is committed and counted, then the reply is finished); it is
+    empty for `ignore_eos`.  `stop_check` is called on the engine's thread once per committed token,
+    in order, with that token id; True ends the reply after this token.  It must not raise.
+    `cache_salt` keeps prefix reuse apart between callers that must not share it.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = SamplingParams()
+    stop_ids: frozenset[int] = frozenset()
+    stop_check: Callable[[int], bool] | None = None
+    background: bool = False
+    draft: bool = True
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """What one finished request cost. Times are seconds."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    time_to_first_token_s: float | None
+    rounds: int
+    drafted: int
+    accepted: int
+    preemptions: int
+    token_sha: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids committed since the last event, in order."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request that ended as asked (or was cancelled)."""
+
+    reason: FinishReason
+    stats: RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a request that the engine could not finish. `message` is safe to show."""
+
+    message: str
+
+
+EngineEvent = Tokens | Finished | Failed
+Sink = Callable[[EngineEvent], None]
+
+
+class EngineError(Exception):
+    """Base of the refusals that `Engine.submit` raises. `str(error)` is safe to show a client."""
+
+
+class QueueFullError(EngineError):
+    """The waiting queue holds its maximum of requests or tokens. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class NotReadyError(EngineError):
+    """The engine is loading, draining or broken. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class CapacityError(EngineError):
+    """The request can never fit: prompt plus reply exceed the window or the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Facts that do not change while the engine runs."""
+
+    model_type: str
+    vocab_size: int
+    context_length: int
+    lanes: int
+    page_size: int
+    total_pages: int
+    exactness: ExactnessLevel
+    weight_dtype: str
+    compute_dtype: str
+    kv_dtype: str
+    weight_bytes: int
+    cache_bytes: int
+    platform: str
+    programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Counters and gauges at one moment. Totals only ever grow; times are seconds."""
+
+    ready: bool
+    healthy: bool
+    requests_running: int
+    requests_waiting: int
+    lanes_decoding: int
+    lanes_prefilling: int
+    requests_total: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    completion_tokens_total: int
+    generation_tokens_running: int
+    prefill_seconds_total: float
+    decode_seconds_total: float
+    rounds_total: int
+    chunks_total: int
+    drafted_total: int
+    accepted_total: int
+    preemptions_total: int
+    cancelled_total: int
+    failed_total: int
+    compiles_after_ready: int
+    pages_used: int
+    pages_cached: int
+    pages_total: int
+    lane_kv_usage: Mapping[int, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """The only door to the engine. Every method is thread-safe and returns at once, except `close`."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def snapshot(self) -> EngineSnapshot: ...
+
+    def submit(self, request: EngineRequest, sink: Sink) -> None:
+        """Queue a request.
+
+        Raises:
+            QueueFullError, NotReadyError, CapacityError: nothing was queued and the sink is never called.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """End a request within one round; its sink gets `Finished("cancelled")`. Unknown ids are ignored."""
+        ...
+
+    def drain(self) -> None:
+        """Refuse new requests from now on with `NotReadyError`; running and queued ones go on."""
+        ...
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Cancel what is left and stop the engine's thread."""
+        ...
+
+
+def token_sha(ids: Sequence[int]) -> str:
+    """First 12 hex digits of the SHA-256 of the decimal ids joined by commas (the end token included)."""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:12]
+
+
+def default_seed(prompt_ids: Sequence[int], salt: int = 0) -> int:
+    """Seed of a request that names none: SHA-256 of "id,id,...|salt", 8 bytes little-endian, 63 bits."""
+    text = ",".join(map(str, prompt_ids)) + f"|{salt}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") & MASK_63_BITS

@@ -1,0 +1,1 @@
+"""Kernels: one folder an operation, each with a plain reference, its implementations and a dispatch that fails closed."""

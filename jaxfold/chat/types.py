@@ -11,6 +11,7 @@ from jaxfold.runtime.api import SamplingParams
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 StopReason = Literal["stop", "length", "tool_calls", "cancelled"]
+Overflow = Literal["reject", "clamp"]
 
 
 class RequestError(Exception):
@@ -19,14 +20,26 @@ class RequestError(Exception):
     `param` is the path of the field in OpenAI's style, e.g. "messages[2].content".
     """
 
-    def __init__(
-        self, message: str, param: str | None = None, code: str | None = None, status: int = 400
-    ) -> None:
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
         self.status = status
+
+
+class ContextLengthError(RequestError):
+    """A prompt, or a prompt and the reply asked for, that is longer than the context. The message is OpenAI's kind.
+
+    `prompt_tokens` is a lower bound for a text so long that it was not worth tokenising. `reply_tokens` is None where
+    the prompt alone leaves no room.
+    """
+
+    def __init__(self, message: str, param: str, context: int, prompt_tokens: int, reply_tokens: int | None) -> None:
+        super().__init__(message, param, "context_length_exceeded")
+        self.context_length = context
+        self.prompt_tokens = prompt_tokens
+        self.reply_tokens = reply_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +65,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How a reply ends besides the model's own end token. `max_tokens` None: the server's default, capped to room."""
+    """How a reply ends besides the model's own end token. `max_tokens` None: the server's default, capped to room.
+
+    `overflow` says what becomes of a `max_tokens` above the room that the prompt leaves: refuse the request or lower
+    the number; None is the server's setting.
+    """
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    overflow: Overflow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +82,8 @@ class ChatRequest:
     """A conversation to continue. `tools` are the raw function definitions, for the template."""
 
     messages: tuple[Message, ...]
-    sampling: SamplingParams = SamplingParams()
-    limits: Limits = Limits()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    limits: Limits = field(default_factory=Limits)
     tools: tuple[Mapping[str, Any], ...] = ()
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None
@@ -79,8 +97,8 @@ class CompletionRequest:
     """Raw text (no template) or token ids to continue."""
 
     prompt: str | tuple[int, ...]
-    sampling: SamplingParams = SamplingParams()
-    limits: Limits = Limits()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    limits: Limits = field(default_factory=Limits)
     add_special_tokens: bool = False
     background: bool = False
     draft: bool = True

@@ -1,0 +1,245 @@
+"""The door between the protocols and the engine: requests become prompts and limits, the engine's ids become replies.
+
+Everything that can be refused is refused by `prepare_*` or `start`, before the first event. `prepare_*` and `start`
+are called on the event loop; rendering and tokenising run in the service's own threads.
+"""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from functools import partial
+
+from jaxfold.chat.assembly import ReplyAssembler
+from jaxfold.chat.literals import MARKER
+from jaxfold.chat.literals import SURROGATE
+from jaxfold.chat.prepared import Prepared
+from jaxfold.chat.prepared import reply_limit
+from jaxfold.chat.prepared import too_long
+from jaxfold.chat.reply import Inbox
+from jaxfold.chat.reply import Reply
+from jaxfold.chat.stops import StopSet
+from jaxfold.chat.stops import check_stops
+from jaxfold.chat.template import ChatTemplate
+from jaxfold.chat.template import Rendered
+from jaxfold.chat.types import ChatRequest
+from jaxfold.chat.types import CompletionRequest
+from jaxfold.chat.types import Overflow
+from jaxfold.chat.types import RequestError
+from jaxfold.runtime.api import CapacityError
+from jaxfold.runtime.api import Engine
+from jaxfold.runtime.api import NotReadyError
+from jaxfold.runtime.api import QueueFullError
+from jaxfold.tokenizers.base import Tokenizer
+
+# A text with fewer characters a context token than this is tokenised without a look at its length.
+ORDINARY_CHARS_PER_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """`default_max_tokens` is a reply's limit where a request names none (None: the room left).
+
+    `reply_limit` says what becomes of a limit above the room. `max_preparing` requests may wait for or be in the
+    `prepare_threads`. A reader may be `max_unread_events` engine events or `max_unread_bytes` of text behind.
+    """
+
+    default_max_tokens: int | None = 20000
+    reply_limit: Overflow = "reject"
+    prepare_threads: int = 2
+    max_preparing: int = 256
+    max_unread_events: int = 1 << 16
+    max_unread_bytes: int = 8 << 20
+
+
+class ChatService:
+    """One model being served. Used on one event loop; `close` it at the end."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate, settings: ChatSettings | None = None
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.template = template
+        self.settings = settings or ChatSettings()
+        self._pool = ThreadPoolExecutor(self.settings.prepare_threads, thread_name_prefix="jaxfold-prepare")
+        self._slots = threading.BoundedSemaphore(self.settings.max_preparing)
+
+    def close(self) -> None:
+        """Give up waiting preparations and end the threads. Running replies are the engine's to end."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def prepare_chat(self, request: ChatRequest) -> Prepared:
+        """Check, render and tokenise a conversation.
+
+        Raises:
+            RequestError: the request cannot be served as it is; a `ContextLengthError` where it does not fit.
+            QueueFullError: too many requests are being prepared.
+            NotReadyError: the service is closed.
+        """
+        return await self._in_pool(partial(self.prepare_chat_now, request))
+
+    async def prepare_completion(self, request: CompletionRequest) -> Prepared:
+        """Check and tokenise a raw prompt. Raises as `prepare_chat` does."""
+        return await self._in_pool(partial(self.prepare_completion_now, request))
+
+    async def tokenize_chat(self, request: ChatRequest) -> tuple[int, ...]:
+        """The ids that `prepare_chat` would send, however long."""
+        return tuple(await self._in_pool(lambda: self._chat_ids(self._render(request))))
+
+    async def tokenize_text(self, text: str, *, add_special_tokens: bool = False) -> tuple[int, ...]:
+        """The ids that a completion of `text` would start from, however long; none for an empty text."""
+        return tuple(await self._in_pool(partial(self._text_ids, text, add_special_tokens)))
+
+    async def detokenize(self, ids: Sequence[int], param: str = "tokens") -> str:
+        """The text of ids, control tokens included.
+
+        Raises:
+            RequestError: with `param`, for an id that is not in the vocabulary.
+        """
+        self._check_ids(ids, param)
+        return await self._in_pool(partial(self.tokenizer.decode, ids, skip_special=False))
+
+    async def start(self, prepared: Prepared) -> Reply:
+        """Hand a prepared request to the engine.
+
+        Raises:
+            QueueFullError, NotReadyError: the engine takes no request now.
+            RequestError: the engine can never hold this request.
+        """
+        request_id = f"req-{uuid.uuid4().hex[:12]}"
+        inbox = Inbox(
+            self._token_size,
+            self.settings.max_unread_events,
+            self.settings.max_unread_bytes,
+            partial(self.engine.cancel, request_id),
+        )
+        try:
+            self.engine.submit(prepared.engine_request(request_id, self.tokenizer), inbox.put)
+        except CapacityError as error:
+            raise RequestError(str(error), prepared.param, "context_length_exceeded") from error
+        return Reply(request_id, self.engine, inbox, ReplyAssembler(self.tokenizer, prepared))
+
+    def prepare_chat_now(self, request: ChatRequest) -> Prepared:
+        """`prepare_chat` on the calling thread."""
+        limits = request.limits
+        check_stops(limits.stop)
+        rendered = self._render(request)
+        self._check_length(rendered.text, "messages")
+        ids = self._chat_ids(rendered)
+        return Prepared(
+            prompt_ids=tuple(ids),
+            max_tokens=self._reply_limit(ids, request, "messages"),
+            sampling=request.sampling,
+            stops=StopSet(limits.stop),
+            end_ids=self.tokenizer.eos_ids,
+            ignore_eos=limits.ignore_eos,
+            markers=self.template.markers,
+            in_reasoning=self.template.opens_reasoning(rendered.text),
+            background=request.background,
+            draft=request.draft,
+            cache_salt=request.cache_salt,
+            warnings=rendered.warnings,
+        )
+
+    def prepare_completion_now(self, request: CompletionRequest) -> Prepared:
+        """`prepare_completion` on the calling thread."""
+        limits = request.limits
+        check_stops(limits.stop)
+        ids = self._completion_ids(request)
+        return Prepared(
+            prompt_ids=tuple(ids),
+            max_tokens=self._reply_limit(ids, request, "prompt"),
+            sampling=request.sampling,
+            stops=StopSet(limits.stop),
+            end_ids=self.tokenizer.eos_ids,
+            ignore_eos=limits.ignore_eos,
+            background=request.background,
+            draft=request.draft,
+            cache_salt=request.cache_salt,
+            param="prompt",
+        )
+
+    def _render(self, request: ChatRequest) -> Rendered:
+        if not request.messages:
+            raise RequestError("messages must hold at least one message", "messages")
+        return self.template.render(
+            request.messages,
+            tools=request.tools,
+            template_kwargs=request.template_kwargs,
+            enable_thinking=request.enable_thinking,
+        )
+
+    def _chat_ids(self, rendered: Rendered) -> list[int]:
+        ids = self.tokenizer.encode_rendered(rendered.text, rendered.literals)
+        if not ids:
+            raise RequestError("rendered prompt is empty", "messages")
+        return ids
+
+    def _completion_ids(self, request: CompletionRequest) -> Sequence[int]:
+        prompt = request.prompt
+        if not isinstance(prompt, str):
+            if not prompt:
+                raise RequestError("prompt must hold at least one token id", "prompt")
+            self._check_ids(prompt, "prompt")
+            return prompt
+        self._check_length(prompt, "prompt")
+        ids = self._text_ids(prompt, request.add_special_tokens)
+        if ids:
+            return ids
+        if self.tokenizer.bos_id is None:
+            raise RequestError("prompt is empty, and this model has no token to start a text with", "prompt")
+        return [self.tokenizer.bos_id]
+
+    def _text_ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        # A raw prompt is what a template would have rendered: its writer means the control tokens in it.
+        return self.tokenizer.encode(SURROGATE.sub("\ufffd", text), add_special=add_special_tokens, parse_special=True)
+
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
+        size = self.engine.info.vocab_size
+        for at, token_id in enumerate(ids):
+            if not 0 <= token_id < size:
+                raise RequestError(
+                    f"{param}[{at}] is {token_id}, but token ids of this model are 0 to {size - 1}", f"{param}[{at}]"
+                )
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Refuse a text that cannot fit before the work of tokenising it."""
+        context = self.engine.info.context_length
+        if len(text) <= ORDINARY_CHARS_PER_TOKEN * context:
+            return
+        least = len(MARKER.sub("", text)) // self._longest_token
+        if least >= context:
+            raise too_long(context, least, param, at_least=True)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(1, *map(self._token_size, range(self.tokenizer.vocab_size)))
+
+    def _reply_limit(self, ids: Sequence[int], request: ChatRequest | CompletionRequest, param: str) -> int:
+        settings, info = self.settings, self.engine.info
+        if max(ids) >= info.vocab_size:
+            raise RequestError(f"the {param} hold the token {max(ids)}, which the model has no weights for", param)
+        return reply_limit(
+            len(ids), request.limits, info.context_length, settings.default_max_tokens, settings.reply_limit, param
+        )
+
+    def _token_size(self, token_id: int) -> int:
+        return len(self.tokenizer.token_bytes(token_id))
+
+    async def _in_pool[T](self, work: Callable[[], T]) -> T:
+        if not self._slots.acquire(blocking=False):
+            raise QueueFullError(f"{self.settings.max_preparing} requests are being prepared already: try again soon")
+        try:
+            future: Future[T] = self._pool.submit(work)
+        except RuntimeError:
+            self._slots.release()
+            raise NotReadyError("the server is shutting down") from None
+        # The slot is free when the work has ended, not when its caller has gone.
+        future.add_done_callback(lambda _: self._slots.release())
+        return await asyncio.wrap_future(future)

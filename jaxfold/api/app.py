@@ -1,0 +1,57 @@
+"""The Quart application: routes, limits, and one place where every error gets its shape."""
+
+import logging
+from typing import Any
+
+from quart import Quart
+from quart import Response
+from quart import request
+
+from jaxfold.api.chat import chat_routes
+from jaxfold.api.completions import completion_routes
+from jaxfold.api.connection import ConnectionGuard
+from jaxfold.api.errors import as_api_error
+from jaxfold.api.health import health_routes
+from jaxfold.api.settings import ApiSettings
+from jaxfold.api.state import ServerState
+from jaxfold.api.wire import error_response
+from jaxfold.chat.service import ChatService
+
+STATE_KEY = "jaxfold"
+RESPONSE_TIMEOUT_S = 60
+
+
+def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
+    """The HTTP server's application.
+
+    `service` None starts it while the model still loads: the health routes answer, the others are 503 until
+    `state_of(app).service` is set (from the event loop's thread).
+    """
+    app = Quart("jaxfold", static_folder=None)
+    app.config.update(
+        MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        BODY_TIMEOUT=settings.body_timeout_s,
+        RESPONSE_TIMEOUT=RESPONSE_TIMEOUT_S,
+    )
+    app.url_map.merge_slashes = False
+    state = ServerState(service, settings)
+    app.extensions[STATE_KEY] = state
+    app.register_blueprint(health_routes(state))
+    app.register_blueprint(chat_routes(state))
+    app.register_blueprint(completion_routes(state))
+    app.register_error_handler(Exception, _on_error)
+    app.asgi_app = ConnectionGuard(app.asgi_app, state)  # type: ignore[assignment, method-assign]
+    logging.getLogger("quart.app").setLevel(logging.CRITICAL)
+    return app
+
+
+def state_of(app: Quart) -> ServerState:
+    """What the routes of `app` share."""
+    state: ServerState = app.extensions[STATE_KEY]
+    return state
+
+
+async def _on_error(error: Exception) -> Response:
+    path = request.path
+    field: Any = "prompt" if path.endswith("/completions") and not path.endswith("/chat/completions") else "messages"
+    return error_response(as_api_error(error, path=path, context_param=field))

@@ -1,0 +1,174 @@
+"""POST .../chat/completions: OpenAI's chat protocol on top of the chat service."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from quart import Blueprint
+from quart import Response
+from quart import request
+
+from jaxfold.api.connection import exchange_of
+from jaxfold.api.fields import Body
+from jaxfold.api.fields import boolean
+from jaxfold.api.fields import mapping
+from jaxfold.api.fields import string
+from jaxfold.api.known_fields import check_known_fields
+from jaxfold.api.messages import is_title_request
+from jaxfold.api.messages import read_messages
+from jaxfold.api.messages import read_tools
+from jaxfold.api.rendering import new_id
+from jaxfold.api.rendering import read_model
+from jaxfold.api.rendering import read_options
+from jaxfold.api.replies import Call
+from jaxfold.api.sampling import check_single_choice
+from jaxfold.api.sampling import read_background
+from jaxfold.api.sampling import read_cache_salt
+from jaxfold.api.sampling import read_limits
+from jaxfold.api.sampling import read_sampling
+from jaxfold.api.settings import ApiSettings
+from jaxfold.api.state import ServerState
+from jaxfold.api.wire import dumps
+from jaxfold.api.wire import read_object
+from jaxfold.chat.reasoning import template_effort
+from jaxfold.chat.template import ChatTemplate
+from jaxfold.chat.types import ChatRequest
+from jaxfold.chat.types import ReasoningDelta
+from jaxfold.chat.types import RequestError
+from jaxfold.chat.types import TextDelta
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+class ChatStyle:
+    """OpenAI's chat objects."""
+
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def opening(self, index: int) -> str | None:
+        return f'{{"index":{index},"delta":{{"role":"assistant"}},"finish_reason":null}}'
+
+    def delta(self, index: int, piece: ReasoningDelta | TextDelta) -> str | None:
+        name = "content" if isinstance(piece, TextDelta) else "reasoning_content"
+        return f'{{"index":{index},"delta":{{"{name}":{dumps(piece.text)}}},"finish_reason":null}}'
+
+    def ending(self, index: int, reason: str) -> str:
+        return f'{{"index":{index},"delta":{{}},"finish_reason":"{reason}"}}'
+
+    def choice(self, index: int, text: str, reasoning: str, reason: str) -> Mapping[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+
+
+def chat_routes(state: ServerState) -> Blueprint:
+    """POST of any path that ends in /chat/completions."""
+    routes = Blueprint("chat", __name__)
+
+    @routes.post("/chat/completions")
+    @routes.post("/<path:prefix>/chat/completions")
+    async def chat_completions(prefix: str = "") -> Response:
+        service = state.require_service()
+        body = await read_object(request)
+        exchange = exchange_of(request.scope)
+        check_known_fields(body, "chat")
+        model = read_model(body, state.settings)
+        options = read_options(body)
+        ask = read_chat(body, state.settings, service.template, service.engine.info.vocab_size)
+        prepared = await service.prepare_chat(ask)
+        reply = await service.start(prepared)
+        exchange.adopt(reply)
+        call = Call(
+            style=ChatStyle(),
+            prepared=(prepared,),
+            replies=(reply,),
+            reply_id=new_id("chatcmpl"),
+            created=int(time.time()),
+            model=model,
+            options=options,
+            exactness=service.engine.info.exactness,
+            exchange=exchange,
+            metrics=state.metrics,
+        )
+        return await call.respond()
+
+    return routes
+
+
+def read_chat(body: Body, settings: ApiSettings, template: ChatTemplate, vocab_size: int) -> ChatRequest:
+    """The canonical request in a body whose fields are known to be supported.
+
+    Raises:
+        RequestError: 400 with the path of the first field that is wrong.
+    """
+    check_single_choice(body)
+    messages = read_messages(body)
+    kwargs, thinking = _template_kwargs(body, template)
+    return ChatRequest(
+        messages=messages,
+        sampling=read_sampling(body, settings.default_sampling, vocab_size),
+        limits=read_limits(body, "max_tokens", "max_completion_tokens"),
+        tools=read_tools(body),
+        template_kwargs=kwargs,
+        enable_thinking=thinking,
+        background=read_background(body) or is_title_request(body),
+        draft=boolean(body, "draft", default=True),
+        cache_salt=read_cache_salt(body),
+    )
+
+
+def _template_kwargs(body: Body, template: ChatTemplate) -> tuple[dict[str, Any], bool | None]:
+    """What the template gets beside the messages, and whether the model shall think (None: the template's default).
+
+    An explicit switch wins over the effort; the effort reaches the template only where the model thinks and the
+    template looks at it (else any effort but "none" just means: think).
+    """
+    kwargs = dict(mapping(body, "chat_template_kwargs"))
+    nested = _effort(kwargs, "reasoning_effort", "chat_template_kwargs.reasoning_effort")
+    effort = _effort(body, "reasoning_effort", "reasoning_effort") or nested
+    kwargs.pop("reasoning_effort", None)
+    thinking, param = _thinking_switch(body, kwargs)
+    if effort is not None and thinking is None:
+        thinking, param = effort != "none", "reasoning_effort"
+    has_levels = "reasoning_effort" in template.variables
+    if thinking and not (has_levels or template.supports_thinking or template.markers):
+        raise RequestError(f"{param} asks for reasoning, which this model does not do", param=param)
+    if thinking and has_levels and effort not in (None, "none"):
+        kwargs["reasoning_effort"] = template_effort(effort, template.effort_levels)
+    return kwargs, thinking
+
+
+def _thinking_switch(body: Body, kwargs: dict[str, Any]) -> tuple[bool | None, str]:
+    """The switch for thinking under any of its names, and that name; the ones in `kwargs` are taken out."""
+    nested = {name: kwargs.pop(name) for name in ("enable_thinking", "thinking") if name in kwargs}
+    if isinstance(nested.get("thinking"), dict):
+        nested["thinking"] = _typed_switch(nested["thinking"].get("type"))
+    switches = [(name, body.get(name)) for name in ("enable_thinking", "think")]
+    switches += [(f"chat_template_kwargs.{name}", value) for name, value in nested.items()]
+    result: bool | None = None
+    param = ""
+    for path, value in switches:
+        if not (value is None or isinstance(value, bool)):
+            raise RequestError(f"{path} must be true, false or null", param=path)
+        if value is not None and result not in (None, value):
+            raise RequestError(f"{path} contradicts another switch for thinking in this request", param=path)
+        if value is not None:
+            result, param = value, path
+    return result, param
+
+
+def _typed_switch(kind: Any) -> bool:
+    """Anthropic's form of the switch, {"type": "enabled"}, which some clients put into the template's settings."""
+    if kind not in ("enabled", "disabled"):
+        path = "chat_template_kwargs.thinking"
+        raise RequestError(f'{path}.type must be "enabled" or "disabled"', param=path)
+    return bool(kind == "enabled")
+
+
+def _effort(source: Body, name: str, path: str) -> str | None:
+    effort = string(source, name, path=path)
+    if effort is not None and effort not in EFFORTS:
+        raise RequestError(f"{path} must be one of {', '.join(EFFORTS)}", param=path)
+    return effort

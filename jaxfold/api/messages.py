@@ -1,0 +1,199 @@
+"""OpenAI's `messages`, `tools` and `tool_choice` to the canonical conversation."""
+
+from collections.abc import Mapping
+from typing import Any
+from typing import cast
+from typing import get_args
+
+from jaxfold.api.fields import Body
+from jaxfold.api.fields import sequence
+from jaxfold.api.fields import string
+from jaxfold.api.jsonbody import parse_json
+from jaxfold.chat.types import Message
+from jaxfold.chat.types import RequestError
+from jaxfold.chat.types import Role
+from jaxfold.chat.types import ToolCall
+
+ROLES: tuple[str, ...] = get_args(Role)
+TITLE_CHARS = 4096
+
+# The text of a part, by its type. A refusal in the history is what the assistant said.
+_TEXT_PARTS: tuple[tuple[str, str], ...] = (
+    ("text", "text"),
+    ("input_text", "text"),
+    ("output_text", "text"),
+    ("refusal", "refusal"),
+)
+_REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
+
+
+def read_messages(body: Body) -> tuple[Message, ...]:
+    """The conversation in `messages`.
+
+    Raises:
+        RequestError: with the path of what is wrong, e.g. "messages[2].content[0]".
+    """
+    raw = body.get("messages")
+    if not isinstance(raw, list):
+        raise RequestError("messages must be a list of messages", param="messages")
+    if not raw:
+        raise RequestError("messages must hold at least one message", param="messages")
+    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(raw))
+
+
+def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
+    """The tools to offer: none under tool_choice "none".
+
+    The template shows them to the model; a call comes back as the text the model wrote, so a choice that would have to
+    be enforced is refused.
+    """
+    tools = sequence(body, "tools")
+    names = [_tool_name(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    choice = body.get("tool_choice")
+    kind, name = _choice_kind(choice)
+    if kind == "none":
+        return ()
+    if kind == "auto":
+        return tuple(tools)
+    if kind == "required" and not tools:
+        raise RequestError('tool_choice "required" needs tools', param="tool_choice")
+    if kind == "function" and name not in names:
+        raise RequestError("tool_choice names a function that is not among the tools", param="tool_choice")
+    raise RequestError('forced tool calls are not supported by this server: use "auto" or "none"', param="tool_choice")
+
+
+def is_title_request(body: Body) -> bool:
+    """True for the small requests that agents send to name a session: they must not slow the user's first turn."""
+    messages = body.get("messages")
+    if body.get("tools") or not isinstance(messages, list) or not messages:
+        return False
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    first = messages[0]
+    if not isinstance(first, dict) or first.get("role") != "system" or not isinstance(contents[0], str):
+        return False
+    size = sum(len(content) if isinstance(content, str) else TITLE_CHARS for content in contents)
+    return "title" in contents[0].lower() and size < TITLE_CHARS
+
+
+def _message(raw: Any, path: str) -> Message:
+    if not isinstance(raw, dict):
+        raise RequestError(f"{path} must be an object", param=path)
+    role = raw.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise RequestError(f"{path}.role must be one of {', '.join(ROLES)}", param=f"{path}.role")
+    for name in ("prefix", "partial"):
+        if raw.get(name):
+            raise RequestError(f"{path}.{name} is not supported by this server", param=f"{path}.{name}")
+    if raw.get("audio"):
+        raise RequestError(f"{path}.audio is not supported by this server", param=f"{path}.audio")
+    content = _content(raw.get("content"), f"{path}.content")
+    calls: tuple[ToolCall, ...] = ()
+    reasoning = ""
+    if role == "assistant":
+        content = content or string(raw, "refusal", path=f"{path}.refusal") or ""
+        calls = _tool_calls(raw, path)
+        for name in _REASONING_NAMES:
+            reasoning = reasoning or string(raw, name, path=f"{path}.{name}") or ""
+    return Message(
+        role=cast(Role, role),
+        content=content,
+        reasoning=reasoning,
+        tool_calls=calls,
+        tool_call_id=string(raw, "tool_call_id", path=f"{path}.tool_call_id"),
+        name=string(raw, "name", path=f"{path}.name"),
+    )
+
+
+def _content(raw: Any, path: str) -> str:
+    """Null is empty text; text parts are joined without a separator."""
+    if raw is None:
+        return ""
+    if isinstance(raw, str):
+        return raw
+    if not isinstance(raw, list):
+        raise RequestError(f"{path} must be a string, a list of parts or null", param=path)
+    return "".join(_part(part, f"{path}[{index}]") for index, part in enumerate(raw))
+
+
+def _part(raw: Any, path: str) -> str:
+    if not isinstance(raw, dict):
+        raise RequestError(f"{path} must be an object with a type", param=path)
+    kind = raw.get("type")
+    key = dict(_TEXT_PARTS).get(kind) if isinstance(kind, str) else None
+    if key is None:
+        raise RequestError(f"{path}.type is not supported: this server takes text parts only", param=f"{path}.type")
+    text = raw.get(key)
+    if not isinstance(text, str):
+        raise RequestError(f"{path}.{key} must be a string", param=f"{path}.{key}")
+    return text
+
+
+def _tool_calls(raw: Mapping[str, Any], path: str) -> tuple[ToolCall, ...]:
+    path = f"{path}.tool_calls"
+    calls = sequence(raw, "tool_calls", path=path)
+    return tuple(_tool_call(call, f"{path}[{index}]") for index, call in enumerate(calls))
+
+
+def _tool_call(raw: Any, path: str) -> ToolCall:
+    function = raw.get("function") if isinstance(raw, dict) else None
+    if not isinstance(function, dict):
+        raise RequestError(f"{path} must be an object with a function", param=path)
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise RequestError(f"{path}.function.name must be a non-empty string", param=f"{path}.function.name")
+    arguments = function.get("arguments")
+    if not (arguments is None or isinstance(arguments, str | dict)):
+        raise RequestError(
+            f"{path}.function.arguments must be a JSON string or an object", param=f"{path}.function.arguments"
+        )
+    return ToolCall(id=string(raw, "id", path=f"{path}.id") or "", name=name, arguments=_arguments(arguments))
+
+
+def _arguments(raw: str | dict[str, Any] | None) -> Mapping[str, Any]:
+    """History is data: arguments that are no JSON object stay as text, so that one bad call cannot end a session."""
+    if isinstance(raw, dict):
+        return raw
+    if raw is None or not raw.strip():
+        return {}
+    try:
+        value = parse_json(raw)
+    except ValueError:
+        return {"_raw": raw}
+    return value if isinstance(value, dict) else {"_raw": raw}
+
+
+def _tool_name(tool: Any, path: str) -> str:
+    """The name of a tool, given as OpenAI's {"type": "function", "function": {...}} or as the bare function."""
+    if not isinstance(tool, dict):
+        raise RequestError(f"{path} must be an object", param=path)
+    if tool.get("type", "function") != "function":
+        raise RequestError(f'{path}.type must be "function"', param=f"{path}.type")
+    function = tool.get("function", tool)
+    where = f"{path}.function" if "function" in tool else path
+    if not isinstance(function, dict):
+        raise RequestError(f"{where} must be an object", param=where)
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise RequestError(f"{where}.name must be a non-empty string", param=f"{where}.name")
+    string(function, "description", path=f"{where}.description")
+    parameters = function.get("parameters")
+    if not (parameters is None or isinstance(parameters, dict)):
+        raise RequestError(f"{where}.parameters must be a JSON schema object", param=f"{where}.parameters")
+    return name
+
+
+def _choice_kind(choice: Any) -> tuple[str, str]:
+    """("auto" | "none" | "required" | "function", name of the function)."""
+    if choice is None:
+        return "auto", ""
+    kind = choice
+    if isinstance(choice, dict):
+        kind = choice.get("type") or choice.get("mode")
+    if isinstance(kind, str) and kind.lower() in ("auto", "none", "required"):
+        return kind.lower(), ""
+    if isinstance(choice, dict) and kind == "function":
+        function = choice.get("function", choice)
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str) and name:
+            return "function", name
+    raise RequestError('tool_choice must be "none", "auto", "required" or a function of the tools', param="tool_choice")

@@ -1,0 +1,197 @@
+"""Runs the application under Hypercorn until a signal, then drains.
+
+Hypercorn closes its listeners as soon as it is told to stop, so a draining server could not answer 503. The signals
+are therefore handled here: not ready at once, keep accepting and refusing while running replies finish, and only then
+stop Hypercorn. A second signal forces.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypercorn.asyncio import serve as hypercorn_serve
+from hypercorn.config import Config
+from hypercorn.config import Sockets
+from quart import Quart
+
+from jaxfold.api.app import state_of
+from jaxfold.api.settings import ApiSettings
+from jaxfold.api.state import ServerState
+
+BACKLOG = 128
+MAX_HEADER_BYTES = 16 * 1024
+CLOSE_S = 5.0
+"""Time for the last bytes of cut replies, and for connections to close, before the server stops waiting."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+logger = logging.getLogger("jaxfold.api")
+
+
+class BindError(Exception):
+    """The address cannot be listened on. The message is one sentence."""
+
+
+class Shutdown:
+    """Asked once: drain. Asked again: stop at once. Used on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.forced = asyncio.Event()
+
+    def ask(self) -> None:
+        if self.asked.is_set():
+            self.forced.set()
+        self.asked.set()
+
+
+async def serve(
+    app: Quart,
+    host: str,
+    port: int,
+    *,
+    on_listening: Callable[[str, int], None] | None = None,
+    shutdown: Shutdown | None = None,
+) -> int:
+    """Serve `app` until SIGTERM, SIGINT or `shutdown.ask()`, then drain; the process's exit code.
+
+    `on_listening` is called with host and port once connections are accepted (`port` 0 takes a free one). The code is
+    0 after a drain, also when replies had to be cut off at its deadline, and 1 after a second signal.
+
+    Raises:
+        BindError: the address is in use, or not one of this machine.
+    """
+    state = state_of(app)
+    shutdown = shutdown or Shutdown()
+    listener = listen(host, port, state.settings.send_timeout_s)
+    stop = asyncio.Event()
+    config = hypercorn_config(state.settings, listener)
+    server = asyncio.create_task(hypercorn_serve(app, config, shutdown_trigger=stop.wait))
+    try:
+        with _signals(shutdown.ask):
+            if on_listening is not None:
+                address = listener.getsockname()
+                on_listening(address[0], address[1])
+            await _first_of(server, shutdown.asked.wait())
+            if not server.done():
+                await _drain(state, shutdown)
+                stop.set()
+                await _first_of(server, shutdown.forced.wait(), timeout=CLOSE_S)
+            if server.done():
+                server.result()
+            return 1 if shutdown.forced.is_set() else 0
+    finally:
+        server.cancel()
+        await asyncio.wait({server}, timeout=1)
+        listener.close()
+
+
+def hypercorn_config(settings: ApiSettings, listener: socket.socket) -> Config:
+    """Hypercorn's settings, each by choice.
+
+    There is no read timeout: Hypercorn counts it while a reply is being generated too, and would end the connection of
+    every client that waits quietly for longer. A header that does not arrive is ended by the keep-alive timeout (which
+    runs until a whole header is there), a body by the application's body timeout, an unread reply by the socket's own.
+    """
+    config = _Config(listener)
+    config.workers = 1
+    config.backlog = BACKLOG
+    config.keep_alive_timeout = settings.keep_alive_s
+    config.read_timeout = None
+    config.graceful_timeout = CLOSE_S
+    config.shutdown_timeout = CLOSE_S
+    config.h11_max_incomplete_size = MAX_HEADER_BYTES
+    config.include_server_header = False
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+    return config
+
+
+def listen(host: str, port: int, send_timeout_s: float) -> socket.socket:
+    """A listening socket; connections wait in its backlog until the server takes them.
+
+    Raises:
+        BindError: no address of `host` can be listened on.
+    """
+    reason = "it has no address"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise BindError(f"cannot listen on {host}: {error.strerror}") from None
+    for family, kind, protocol, _, address in found:
+        listener = socket.socket(family, kind, protocol)
+        try:
+            _set_options(listener, send_timeout_s)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            reason = error.strerror or str(error)
+            continue
+        listener.setblocking(False)
+        return listener
+    raise BindError(f"cannot listen on {host} port {port}: {reason}")
+
+
+class _Config(Config):
+    """Hypercorn's settings around a socket that is already listening."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__()
+        self._listener = listener
+
+    def create_sockets(self) -> Sockets:
+        return Sockets([], [self._listener], [])
+
+
+def _set_options(listener: socket.socket, send_timeout_s: float) -> None:
+    """Options that accepted connections inherit: find clients that vanished, end those that stopped reading."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(send_timeout_s * 1000)))
+
+
+async def _drain(state: ServerState, shutdown: Shutdown) -> None:
+    """Refuse new requests, let the running replies finish, cut off what is left."""
+    state.drain()
+    seconds = state.settings.drain_seconds
+    logger.info("shutting down: running replies have %g s to finish", seconds)
+    await _first_of(state.idle(), shutdown.forced.wait(), timeout=seconds)
+    state.cancel_all()
+    await _first_of(state.idle(), shutdown.forced.wait(), timeout=CLOSE_S)
+
+
+async def _first_of(*awaitables: Awaitable[Any], timeout: float | None = None) -> None:
+    """Return when the first is done, or after `timeout` seconds; the tasks made here are cancelled."""
+    tasks = {asyncio.ensure_future(one) for one in awaitables}
+    made = tasks.difference(one for one in awaitables if isinstance(one, asyncio.Task))
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in made:
+            task.cancel()
+
+
+@contextmanager
+def _signals(handler: Callable[[], None]) -> Iterator[None]:
+    """Call `handler` on SIGTERM and SIGINT. Outside the main thread (tests) there are no signals to handle."""
+    loop = asyncio.get_running_loop()
+    added = []
+    for number in SIGNALS:
+        try:
+            loop.add_signal_handler(number, handler)
+        except (ValueError, RuntimeError, NotImplementedError):
+            continue
+        added.append(number)
+    try:
+        yield
+    finally:
+        for number in added:
+            loop.remove_signal_handler(number)

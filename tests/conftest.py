@@ -4,8 +4,41 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from pathlib import Path
+
+import hypothesis
 import jax
+import pytest
+
+from jaxfold.checkpoints.base import CheckpointError
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
+
+# The machine is shared, so no example has a deadline; in CI the same examples run every time.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The real SmolLM2-135M-Instruct (GGUF Q4_1): JAXFOLD_TEST_SMOLLM2 if set, else fetched once and kept.
+
+    Without the file a test fails; it is skipped only where JAXFOLD_OFFLINE=1 says that nothing can be fetched.
+    """
+    given = os.environ.get("JAXFOLD_TEST_SMOLLM2")
+    if given:
+        path = Path(given)
+        if not path.is_file():
+            pytest.fail(f"JAXFOLD_TEST_SMOLLM2={given} is no file", pytrace=False)
+        return path
+    from jaxfold.checkpoints import catalogue
+
+    try:
+        return catalogue.resolve("smollm2:135m")
+    except CheckpointError as error:
+        if os.environ.get("JAXFOLD_OFFLINE") == "1":
+            pytest.skip(f"JAXFOLD_OFFLINE=1 and {error}")
+        pytest.fail(f"the real model cannot be had: {error} (JAXFOLD_OFFLINE=1 skips these tests)", pytrace=False)

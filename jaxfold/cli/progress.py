@@ -1,0 +1,51 @@
+"""Start-up steps on stderr, each with the time it took; and the log."""
+
+import logging
+import sys
+import time
+from types import TracebackType
+from typing import Final
+from typing import Self
+from typing import TextIO
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Steps:
+    """Prints "reading weights ... 1.4 s": a call begins a step and ends the one before; leaving ends the last.
+
+    Not thread-safe: one thread reports at a time.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._begin: float | None = None
+        self.started = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Begin a step called `text`."""
+        self.end()
+        self._begin = time.monotonic()
+        print(f"{text} ... ", end="", file=self._stream, flush=True)
+
+    def end(self, word: str = "") -> None:
+        """End the running step, if there is one, with its time or with `word`."""
+        if self._begin is not None:
+            print(word or f"{time.monotonic() - self._begin:.1f} s", file=self._stream, flush=True)
+            self._begin = None
+
+    def total(self) -> float:
+        """Seconds since this object was made."""
+        return time.monotonic() - self.started
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end("failed" if kind else "")
+
+
+def configure_logging(level: str) -> None:
+    """Log jaxfold's own messages at `level`, and other libraries' warnings, on stderr."""
+    logging.basicConfig(format=LOG_FORMAT, datefmt="%H:%M:%S", level=logging.WARNING, force=True)
+    logging.getLogger("jaxfold").setLevel(level.upper())

@@ -1,0 +1,182 @@
+"""`jaxfold serve`: the port first, then the model, then requests."""
+
+import asyncio
+import dataclasses
+import ipaddress
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+import click
+
+from jaxfold.cli.engine_flags import engine_flags
+from jaxfold.cli.engine_flags import queue_flags
+from jaxfold.cli.errors import CliError
+from jaxfold.cli.models import served_name
+from jaxfold.cli.parameters import Command
+from jaxfold.cli.parameters import log_level_option
+from jaxfold.cli.parameters import model_argument
+from jaxfold.cli.progress import Steps
+from jaxfold.cli.progress import configure_logging
+from jaxfold.cli.sampling_flags import sampling_flags
+from jaxfold.cli.serve_flags import address_flags
+from jaxfold.cli.serve_flags import limit_flags
+from jaxfold.cli.serve_flags import name_flags
+from jaxfold.cli.serve_flags import reply_flags
+
+
+@click.command(
+    cls=Command,
+    epilog="""\b
+Examples:
+  jaxfold serve smollm2:135m
+  jaxfold serve model.gguf --port 8000 --context 8192 --parallel 16
+  jaxfold serve models/qwen3 --name qwen --alias gpt-4o-mini --temperature 0.7""",
+)
+@model_argument
+@address_flags
+@name_flags
+@reply_flags
+@sampling_flags
+@engine_flags
+@queue_flags
+@limit_flags
+@log_level_option
+def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int:
+    """Serve MODEL over the OpenAI API at http://HOST:PORT/v1 until Ctrl-C or SIGTERM.
+
+    The port is taken before the model is loaded; /health tells when it is ready.
+    """
+    configure_logging(log_level)
+    server = _Server(model, flags)
+    if not is_loopback(host):
+        click.echo(f"jaxfold: warning: {host} can be reached from other machines, and no key protects it", err=True)
+    code = asyncio.run(server.run(host, port))
+    if server.loader.is_alive():
+        # Stopped while the model was loading: compilation cannot be interrupted, and there is nothing to save.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+class _Server:
+    """One run of the command. The loader has its own thread, so that /health answers meanwhile."""
+
+    def __init__(self, model: str, flags: dict[str, Any]) -> None:
+        # These bring Quart and Hypercorn, which `jaxfold --help` does without.
+        from jaxfold.api.app import create_app
+        from jaxfold.api.server import Shutdown
+        from jaxfold.api.settings import ApiSettings
+        from jaxfold.chat.service import ChatSettings
+        from jaxfold.cli.loading import read_template
+
+        self._model = model
+        self._flags = flags
+        self._template = read_template(flags["chat_template"])
+        self._chat = ChatSettings(default_max_tokens=flags["max_tokens"], reply_limit=flags["reply_limit"])
+        settings = ApiSettings(
+            model=served_name(model, flags["name"]),
+            aliases=flags["alias"],
+            strict_model=flags["strict_model"],
+            max_body_mb=flags["max_body_mb"],
+            drain_seconds=flags["drain_seconds"],
+        )
+        self._app = create_app(None, settings)
+        self._shutdown = Shutdown()
+        self._started: Any = None
+        self._error: BaseException | None = None
+        self._steps = Steps()
+        self.loader = threading.Thread(target=self._load, name="jaxfold-load", daemon=True)
+
+    async def run(self, host: str, port: int) -> int:
+        """Serve until told to stop; the exit code.
+
+        Raises:
+            CliError: the port cannot be had.
+            Exception: what the loader raised.
+        """
+        from jaxfold.api.server import BindError
+        from jaxfold.api.server import serve as serve_app
+
+        self._loop = asyncio.get_running_loop()
+        try:
+            code = await serve_app(self._app, host, port, on_listening=self._listening, shutdown=self._shutdown)
+        except BindError as error:
+            raise CliError(f"{error}; another one can be given with --port") from None
+        finally:
+            if self._started is not None:
+                self._started.close()
+        if self._error is not None:
+            raise self._error
+        return code
+
+    def _listening(self, host: str, port: int) -> None:
+        self._url = url_of(host, port)
+        self.loader.start()
+
+    def _load(self) -> None:
+        """Runs in the loader's thread."""
+        from jaxfold.cli.loading import start
+
+        error: BaseException | None = None
+        started = None
+        try:
+            with self._steps:
+                started = start(self._model, self._flags, self._steps, self._chat, self._template)
+        except BaseException as caught:
+            error = caught
+        # The loop is closed if the server was stopped meanwhile; then nobody waits for the model.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loaded, started, error)
+
+    def _loaded(self, started: Any, error: BaseException | None) -> None:
+        """Runs on the event loop: requests are admitted from here on, or the server ends."""
+        from jaxfold.api.app import state_of
+
+        self._started, self._error = started, error
+        if error is not None:
+            self._shutdown.ask()
+            return
+        state = state_of(self._app)
+        state.settings = dataclasses.replace(state.settings, default_sampling=started.sampling)
+        state.service = started.service
+        if state.draining:
+            started.model.engine.drain()
+            return
+        info = started.model.engine.info
+        click.echo(
+            f"{state.settings.model} is ready after {self._steps.total():.1f} s at {self._url}/v1 "
+            f"(context {info.context_length}, {info.lanes} at a time, exactness level {info.exactness})"
+        )
+        click.echo(f"try it:\n  {curl_line(self._url, state.settings.model)}")
+        sys.stdout.flush()
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach a server that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def url_of(host: str, port: int) -> str:
+    """The URL under which this machine reaches a server that listens on `host`."""
+    if host in ("0.0.0.0", ""):
+        host = "127.0.0.1"
+    elif host == "::":
+        host = "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def curl_line(url: str, model: str) -> str:
+    """A first request that can be pasted into a shell."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    # A quote inside single quotes ends them, so it is written as the four characters '\''.
+    quoted = body.replace("'", "'\\''")
+    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{quoted}'"

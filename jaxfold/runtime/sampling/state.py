@@ -1,0 +1,117 @@
+"""What the draw keeps on the device for each lane: penalty counts, logit bias, and the tokens drawn so far."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax import lax
+
+from jaxfold.runtime.sampling import rows as columns
+from jaxfold.runtime.sampling.rows import DrawRows
+from jaxfold.runtime.sampling.shards import Shard
+from jaxfold.runtime.sampling.shards import shard_of
+
+
+class DrawState(NamedTuple):
+    """Lane state of S slots, donated to each draw. W columns of the vocabulary are on this device, V in all.
+
+    `counts` i32[S, W]: how often the reply generated each token, inside the penalty window.
+    `bias` f32[S, W]: added to the logits. `last` i32[S]: the token drawn last, input of the next step.
+    `history` i32[S, H]: ring of the latest tokens; `length` i32[S]: tokens drawn since the reset.
+
+    H must be at least the longest reply (the context length does): then a window of more than H tokens never
+    loses one, and is the same as no window. Split over devices, `counts` and `bias` are split as the logits are.
+    """
+
+    counts: Array
+    bias: Array
+    last: Array
+    history: Array
+    length: Array
+
+
+def new_state(slots: int, width: int, history: int) -> DrawState:
+    """Empty state for `slots` lanes, `width` columns on this device and replies of at most `history` tokens."""
+    return DrawState(
+        counts=jnp.zeros((slots, width), jnp.int32),
+        bias=jnp.zeros((slots, width), jnp.float32),
+        last=jnp.zeros(slots, jnp.int32),
+        history=jnp.zeros((slots, max(history, 1)), jnp.int32),
+        length=jnp.zeros(slots, jnp.int32),
+    )
+
+
+def reset_slot(
+    state: DrawState, slot: Array, last: Array, bias_ids: Array, bias_values: Array, axis: str | None = None
+) -> DrawState:
+    """Make a slot ready for a new reply, or for the replay of one that was preempted (which draws its tokens again).
+
+    `slot` and `last` i32 scalars (`last`: the token that the first decode step reads, if any step reads it before a draw);
+    `bias_ids` i32[K] padded with -1, ids distinct; `bias_values` f32[K]; `axis` as in `draw`.
+    """
+    width = state.bias.shape[1]
+    place = bias_ids - shard_of(width, None, axis).base
+    # A negative index would count from the end: send everything that is not here past the end, where it is dropped.
+    place = jnp.where((bias_ids >= 0) & (place >= 0) & (place < width), place, np.int32(width))
+    bias = jnp.zeros(width, jnp.float32).at[place].set(bias_values, mode="drop")
+    return DrawState(
+        counts=lax.dynamic_update_slice(state.counts, jnp.zeros((1, width), jnp.int32), (slot, np.int32(0))),
+        bias=lax.dynamic_update_slice(state.bias, bias[None, :], (slot, np.int32(0))),
+        last=state.last.at[slot].set(last),
+        history=state.history,  # entries past `length` are never read
+        length=state.length.at[slot].set(np.int32(0)),
+    )
+
+
+def adjust(logits: Array, state: DrawState, rows: DrawRows) -> Array:
+    """Logits f32[R, W] after penalties and bias, in float32; rows with nothing set keep their bits.
+
+    With c the token's count, where c > 0: divide a positive logit by `repeat_penalty` and multiply others, subtract
+    `presence_penalty`, subtract `frequency_penalty` * c; then add the bias.
+    """
+    reals, words = jnp.asarray(rows.reals), jnp.asarray(rows.words)
+    adjusts = (words[:, columns.ADJUSTS] != 0) & (words[:, columns.VALID] != 0)
+
+    def adjusted() -> Array:
+        slot = words[:, columns.SLOT].astype(jnp.int32)
+        repeat, presence, frequency = (
+            reals[:, column].astype(jnp.float32)[:, None]
+            for column in (columns.REPEAT, columns.PRESENCE, columns.FREQUENCY)
+        )
+        counts = state.counts[slot]
+        bias = state.bias[slot]
+        # Without the barrier the compiler may fuse product and subtraction into one rounding.
+        scaled = lax.optimization_barrier(jnp.where(logits > 0, logits / repeat, logits * repeat))
+        charge = lax.optimization_barrier(frequency * counts.astype(jnp.float32))
+        out = jnp.where(counts > 0, scaled - presence - charge, logits)
+        out = jnp.where(bias != 0, out + bias, out)
+        return jnp.where(adjusts[:, None], out, logits)
+
+    return lax.cond(jnp.any(adjusts), adjusted, lambda: logits)
+
+
+def commit(state: DrawState, tokens: Array, rows: DrawRows, shard: Shard) -> DrawState:
+    """Enter the drawn tokens i32[R] of the valid rows, one row a slot, and let old ones leave the window."""
+    words = jnp.asarray(rows.words)
+    slots, width = state.counts.shape
+    ring = state.history.shape[1]
+    valid = words[:, columns.VALID] != 0
+    slot = jnp.where(valid, words[:, columns.SLOT].astype(jnp.int32), np.int32(slots))  # past the end: dropped
+    window = words[:, columns.WINDOW].astype(jnp.int32)
+    length = state.length.at[slot].get(mode="fill", fill_value=0)
+
+    windowed = (window > 0) & (window <= ring) & (length >= window)
+    oldest = jnp.where(windowed, (length - window) % np.int32(ring), np.int32(0))
+    leaving = state.history.at[slot, oldest].get(mode="fill", fill_value=-1)
+    places = jnp.concatenate([tokens, leaving]) - shard.base
+    keep = jnp.concatenate([valid, windowed & valid]) & (places >= 0) & (places < width)
+    places = jnp.where(keep, places, np.int32(width))
+    change = jnp.concatenate([jnp.ones_like(tokens), -jnp.ones_like(tokens)])
+    return DrawState(
+        counts=state.counts.at[jnp.concatenate([slot, slot]), places].add(change, mode="drop"),
+        bias=state.bias,
+        last=state.last.at[slot].set(tokens, mode="drop"),
+        history=state.history.at[slot, length % np.int32(ring)].set(tokens, mode="drop"),
+        length=state.length.at[slot].add(np.int32(1), mode="drop"),
+    )

@@ -86,6 +86,8 @@ def test_salts_never_meet() -> None:
     other = put(tree, pool, [1, 2, 3, 4], salt="b")
     assert tree.match([1, 2, 3, 4, 5], salt="b").pages["full"] == other
     assert length(tree, [1, 2, 3, 4, 5], salt="a") == 4
+    put(tree, pool, [1, 2, 3, 4])
+    assert length(tree, [1, 2, 3, 4, 5], salt="c") == 0
     tree.check_integrity()
 
 
@@ -248,6 +250,16 @@ def test_window_eviction_takes_old_turns_before_the_end_of_a_live_conversation()
     tree.check_integrity()
 
 
+def test_a_match_makes_its_window_pages_recently_used() -> None:
+    tree, full, window = two_groups()
+    put_both(tree, full, window, range(12))
+    put_both(tree, full, window, range(50, 62))
+    assert length(tree, range(13)) == 12
+    assert tree.evict("window", window.free_count + 3)
+    assert length(tree, range(13)) == 12
+    assert length(tree, range(50, 63)) == 0
+
+
 def test_a_leaf_that_loses_its_window_page_takes_its_useless_ancestors_along() -> None:
     tree, full, window = two_groups()
     put_both(tree, full, window, range(16))
@@ -366,7 +378,7 @@ class EngineModel(RuleBasedStateMachine):
     @initialize(full=st.integers(8, 24), window=st.integers(8, 16))
     def start(self, full: int, window: int) -> None:
         self.tree, *pools = two_groups(full, window)
-        self.pools = dict(zip(("full", "window"), pools, strict=True))
+        self.pools: dict[str, PagePool] = dict(zip(("full", "window"), pools, strict=True))
         self.written: dict[str, dict[int, tuple[str, tuple[int, ...]]]] = {"full": {}, "window": {}}
 
     def make_room(self, pages: int) -> bool:
@@ -496,4 +508,4 @@ class EngineModel(RuleBasedStateMachine):
 
 
 TestEngineModel = EngineModel.TestCase
-TestEngineModel.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestEngineModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from jaxfold.runtime.pages import SCRATCH_PAGE
@@ -97,6 +98,7 @@ def test_a_pool_needs_a_page_beside_the_scratch_page() -> None:
         PagePool(1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["allocate", "retain", "release"]), st.integers(0, 9)), max_size=60))
 def test_counts_follow_a_plain_model(steps: list[tuple[str, int]]) -> None:
     pool = PagePool(8)

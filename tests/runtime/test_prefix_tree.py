@@ -343,6 +343,7 @@ def longest_usable(known: dict[tuple[int, ...], bool], tokens: Sequence[int]) ->
 tokens_of = st.lists(st.integers(0, 1), min_size=1, max_size=16)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(tokens_of, st.integers(0, 8)), max_size=8), st.lists(tokens_of, min_size=1, max_size=8))
 def test_matches_are_the_longest_by_definition(inserts: list[tuple[list[int], int]], asked: list[list[int]]) -> None:
     tree, full, window = two_groups(256, 256)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from jaxfold.runtime.api import QueueFullError
@@ -172,6 +173,7 @@ def test_integrity_sees_wrong_books() -> None:
 verbs = st.sampled_from(["push", "next", "foreground", "cancel", "preempt"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(verbs, st.booleans(), st.integers(0, 40)), max_size=80))
 def test_order_holds_under_any_mix_of_calls(steps: list[tuple[str, bool, int]]) -> None:
     queue = RequestQueue[Item](max_requests=6, max_tokens=120, age_limit=4)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from jaxfold.runtime.schedule import PASS_LIMIT
@@ -77,6 +78,7 @@ def test_without_a_prompt_there_is_nothing_to_pick() -> None:
         pick_chunk([])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6))
 def test_no_prompt_waits_for_long(sizes: list[tuple[int, bool]]) -> None:
     order = fill_all([Prompt(i, tokens, background) for i, (tokens, background) in enumerate(sizes)])
@@ -146,6 +148,7 @@ def test_reset_forgets_debt_and_credit() -> None:
     assert share.may_round()
 
 
+@settings(deadline=None)
 @given(st.floats(0.01, 2.0), st.lists(st.floats(0.001, 3.0), min_size=1, max_size=50), st.floats(0.001, 1.0))
 def test_rounds_never_take_more_than_their_share_and_one_round(
     share: float, chunks: list[float], round_s: float

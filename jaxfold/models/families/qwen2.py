@@ -1,0 +1,16 @@
+"""Qwen2 and Qwen2.5 dense: biases on q, k and v."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxfold.models.config import DecoderConfig
+from jaxfold.models.families.common import plain_config
+from jaxfold.models.families.common import refuse_sliding_window
+
+MODEL_TYPES = ("qwen2",)
+
+
+def config(raw: Mapping[str, Any]) -> DecoderConfig:
+    """From a Hugging Face `config.json`."""
+    refuse_sliding_window(raw)
+    return plain_config(raw, attention_bias=True)

@@ -1,0 +1,36 @@
+"""Products, norms and activations. Rows stand in axis 0 and never mix."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.ordered import ordered_mean
+
+
+def linear(x: jax.Array, weight: jax.Array, compute: str) -> jax.Array:
+    """`x` float[rows, in] times `weight` float[out, in], both as `compute` dtype: float32[rows, out].
+
+    Never called with one row: a lone row takes another code path in the compiler, with other bits.
+    """
+    dtype = jnp.dtype(compute)
+    return lax.dot_general(
+        x.astype(dtype), weight.astype(dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """RMS norm (Zhang & Sennrich, arXiv:1910.07467) over the last axis in float32: float[..., n] -> float32[..., n]."""
+    x = x.astype(jnp.float32)
+    # The mean is materialised: fused into its consumers it may be contracted differently for another row count.
+    mean = lax.optimization_barrier(ordered_mean(x * x))
+    scale = lax.rsqrt(mean + jnp.float32(eps))[..., None]
+    weight = lax.broadcast_in_dim(weight.astype(jnp.float32), x.shape, (x.ndim - 1,))
+    return x * scale * weight
+
+
+def gated(gate_up: jax.Array, activation: str) -> jax.Array:
+    """Gated activation of `gate_up` float32[rows, 2 * n], gate first: float32[rows, n]."""
+    half = gate_up.shape[-1] // 2
+    gate, up = gate_up[:, :half], gate_up[:, half:]
+    act = jax.nn.silu(gate) if activation == "silu" else jax.nn.gelu(gate, approximate=True)
+    return act * up

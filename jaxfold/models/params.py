@@ -1,0 +1,73 @@
+"""Weights declared once: shape, logical axes and initial values; loading, sharding and tests all read that."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+Rules = Mapping[str, str | None]
+
+# Logical axis -> mesh axis: output axes are split, reduced axes never are, so that bits do not depend on the mesh.
+DEFAULT_RULES: Rules = {"vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "embed": None}
+
+
+@dataclass(frozen=True)
+class Param:
+    """One weight: its shape, the logical name of each axis, how a random model fills it, and its stored precision.
+
+    `dtype` "weight" follows the engine's weight dtype; "float32" is kept in float32 (norms and biases: small).
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    init: Literal["normal", "ones", "zeros"] = "normal"
+    dtype: Literal["weight", "float32"] = "weight"
+
+
+def _is_param(node: Any) -> bool:
+    return isinstance(node, Param)
+
+
+def map_params[T](fn: Callable[[Param], T], tree: Any) -> Any:
+    """The same tree with `fn(param)` in place of each declaration."""
+    return jax.tree.map(fn, tree, is_leaf=_is_param)
+
+
+def abstract(tree: Any, weight_dtype: jnp.dtype) -> Any:
+    """`jax.ShapeDtypeStruct` for each declaration."""
+    return map_params(lambda p: jax.ShapeDtypeStruct(p.shape, param_dtype(p, weight_dtype)), tree)
+
+
+def shardings(tree: Any, mesh: Mesh, rules: Rules = DEFAULT_RULES) -> Any:
+    """`NamedSharding` for each declaration under the rules."""
+
+    def one(p: Param) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*[rules.get(a) if a else None for a in p.axes]))
+
+    return map_params(one, tree)
+
+
+def initial(tree: Any, key: jax.Array, weight_dtype: jnp.dtype, scale: float = 0.05) -> Any:
+    """Random weights for tests: each leaf has its own key by its place in the tree."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_param)
+
+    def one(i: int, p: Param) -> jax.Array:
+        dtype = param_dtype(p, weight_dtype)
+        if p.init == "ones":
+            return jnp.ones(p.shape, dtype)
+        if p.init == "zeros":
+            return jnp.zeros(p.shape, dtype)
+        return (jax.random.normal(jax.random.fold_in(key, i), p.shape, jnp.float32) * scale).astype(dtype)
+
+    return jax.tree.unflatten(structure, [one(i, p) for i, p in enumerate(leaves)])
+
+
+def param_dtype(param: Param, weight_dtype: jnp.dtype) -> jnp.dtype:
+    return jnp.dtype(jnp.float32) if param.dtype == "float32" else jnp.dtype(weight_dtype)

@@ -1,0 +1,128 @@
+"""The XLA form, which is the CPU path: keys are folded in fixed blocks by absolute position, pages gathered flat.
+
+A row's bits depend only on its own keys: blocks start at multiples of the block length whatever the lane count, the
+window or the table width; a block that is masked for a row leaves its running maximum, sum and output unchanged.
+The number of blocks is a loop bound read at run time, so one program serves every context length.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.ordered import ordered_sum
+
+BLOCK = 256
+NEGATIVE = -1e30
+
+
+def write_rows(pages: jax.Array, rows: jax.Array, page: jax.Array, offset: jax.Array) -> jax.Array:
+    """Write `rows` float[n, kv_heads, head_dim] at (`page` int32[n], `offset` int32[n]); in place where donated.
+
+    Rows that are padding carry page 0, the scratch page; several of them may collide there.
+    """
+    kv_heads, count, size, dim = pages.shape
+    head = jnp.arange(kv_heads, dtype=jnp.int32)[:, None] * (count * size)
+    index = (head + (page * size + offset)[None, :]).reshape(-1)
+    flat = pages.reshape(kv_heads * count * size, dim)
+    update = rows.astype(pages.dtype).transpose(1, 0, 2).reshape(-1, dim)
+    return flat.at[index].set(update, mode="promise_in_bounds").reshape(pages.shape)
+
+
+def _gather(pages: jax.Array, ids: jax.Array) -> jax.Array:
+    """Pages `ids` int32[lanes, n] of every head as contiguous keys: float[kv_heads, lanes, n * page_size, head_dim]."""
+    kv_heads, count, size, dim = pages.shape
+    head = jnp.arange(kv_heads, dtype=jnp.int32)[:, None] * count
+    flat = (head + ids.reshape(1, -1)).reshape(-1)
+    rows = pages.reshape(kv_heads * count, size * dim).at[flat].get(mode="promise_in_bounds")
+    return rows.reshape(kv_heads, ids.shape[0], ids.shape[1] * size, dim)
+
+
+def attend(
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    table: jax.Array,
+    start: jax.Array,
+    length: jax.Array,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+) -> jax.Array:
+    """Attention as in `reference.attend`, online softmax over key blocks (Milakov & Gimelshein, arXiv:1805.02867).
+
+    Args:
+        q, k_pages, v_pages, table, start, scale, window, soft_cap: as in `reference.attend`; the table's width in
+            keys is a multiple of `BLOCK`.
+        length: int32[lanes], valid columns; it only bounds how far the loop runs.
+
+    Returns:
+        float32[lanes, columns, heads, head_dim].
+    """
+    lanes, columns, heads, dim = q.shape
+    if columns == 1:
+        # A lone query takes another code path in the compiler's products, with other bits: give it company.
+        return attend(
+            jnp.concatenate([q, q], axis=1),
+            k_pages,
+            v_pages,
+            table,
+            start,
+            length,
+            scale=scale,
+            window=window,
+            soft_cap=soft_cap,
+        )[:, :1]
+    kv_heads, _, page, _ = k_pages.shape
+    group = heads // kv_heads
+    per_block = BLOCK // page
+    grouped = q.reshape(lanes, columns, kv_heads, group, dim).transpose(2, 0, 3, 1, 4)
+    grouped = grouped.reshape(kv_heads, lanes, group * columns, dim)
+    position = start[:, None] + jnp.arange(columns, dtype=jnp.int32)[None, :]
+    offsets = jnp.arange(BLOCK, dtype=jnp.int32)
+
+    def fold(block: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        top, total, out = carry
+        ids = lax.dynamic_slice_in_dim(table, block * per_block, per_block, axis=1)
+        k = _gather(k_pages, ids)
+        v = _gather(v_pages, ids)
+        scores = lax.dot_general(
+            grouped, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
+        )
+        scores = scores.reshape(kv_heads, lanes, group, columns, BLOCK) * jnp.float32(scale)
+        if soft_cap is not None:
+            scores = jnp.float32(soft_cap) * jnp.tanh(scores * jnp.float32(1.0 / soft_cap))
+        key = block * BLOCK + offsets
+        seen = key[None, None, :] <= position[:, :, None]
+        if window is not None:
+            seen &= position[:, :, None] - key[None, None, :] < window
+        bias = jnp.where(seen, jnp.float32(0), jnp.float32(NEGATIVE))[None, :, None]
+        scores = scores + bias
+        # Without the barrier the maximum is fused into the exponential, and the fold's bits follow the loop's shape.
+        new_top = lax.optimization_barrier(jnp.maximum(top, jnp.max(scores, axis=-1)))
+        weights = jnp.exp(scores - new_top[..., None])
+        weights = jnp.where(bias < 0, jnp.float32(0), weights)
+        keep = jnp.exp(top - new_top)
+        total = total * keep + ordered_sum(weights)
+        flat = weights.astype(v.dtype).reshape(kv_heads, lanes, group * columns, BLOCK)
+        part = lax.dot_general(flat, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+        out = out * keep[..., None] + part.reshape(kv_heads, lanes, group, columns, dim)
+        return new_top, total, out
+
+    shape = (kv_heads, lanes, group, columns)
+    first = (
+        jnp.full(shape, NEGATIVE, jnp.float32),
+        jnp.zeros(shape, jnp.float32),
+        jnp.zeros((*shape, dim), jnp.float32),
+    )
+    last = jnp.max(start + length)
+    stop = (last + (BLOCK - 1)) // BLOCK
+    begin = jnp.int32(0) if window is None else jnp.maximum(jnp.min(_live(start, length)) - window, 0) // BLOCK
+    _, total, out = lax.fori_loop(begin, stop, fold, first)
+    out = out / jnp.maximum(total, jnp.float32(1e-30))[..., None]
+    return out.transpose(1, 3, 0, 2, 4).reshape(lanes, columns, heads, dim)
+
+
+def _live(start: jax.Array, length: jax.Array) -> jax.Array:
+    """`start` of the lanes in use; padding lanes must not pull the loop back to block 0."""
+    return jnp.where(length > 0, start, jnp.int32(2**30))

@@ -1,7 +1,6 @@
 """Exceptions to exit codes: what the caller can mend is one sentence and 2, a fault of ours is one line and 1."""
 
 import logging
-import os
 import sys
 import traceback
 from typing import TextIO
@@ -11,7 +10,6 @@ import click
 EXIT_FAULT = 1
 EXIT_CALLER = 2
 EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
 
 class CliError(Exception):
@@ -28,12 +26,8 @@ def report(error: BaseException, stream: TextIO) -> int:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         print("jaxfold: interrupted", file=stream)
         return EXIT_INTERRUPTED
-    if isinstance(error, SystemExit):
+    if isinstance(error, SystemExit):  # click's ending where the reader of a pipe went away
         return error.code if isinstance(error.code, int) else EXIT_FAULT
-    if isinstance(error, BrokenPipeError):
-        # The reader went away (`jaxfold run ... | head`); Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
     debug = logging.getLogger("jaxfold").isEnabledFor(logging.DEBUG)
     if debug:
         traceback.print_exception(error, file=stream)

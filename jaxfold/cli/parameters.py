@@ -1,6 +1,7 @@
 """Option and argument kinds shared by the commands: grouped help, environment names, strict values."""
 
 import math
+import os
 from collections.abc import Callable
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -26,6 +27,13 @@ class Option(click.Option):
         super().__init__(*args, **kwargs)
         self.group = group
         self.envvar = [variable_of(self.name or ""), *also]
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """The flag, and the variable where the value came from one."""
+        hint = super().get_error_hint(ctx)
+        if ctx is None or ctx.get_parameter_source(self.name or "") is not click.core.ParameterSource.ENVIRONMENT:
+            return hint
+        return f"{hint} (environment variable {next(name for name in self.envvar or () if os.environ.get(name))})"
 
 
 class Command(click.Command):

@@ -8,7 +8,6 @@ from typing import Final
 
 import click
 
-from jaxfold.checkpoints.base import CheckpointError
 from jaxfold.cli.parameters import Decorator
 from jaxfold.cli.parameters import Real
 from jaxfold.cli.parameters import option
@@ -68,6 +67,8 @@ def default_sampling(config: Mapping[str, Any], flags: Mapping[str, Any], path: 
     Raises:
         CheckpointError: a value of the config, found beside the checkpoint at `path`, is no number or out of range.
     """
+    from jaxfold.checkpoints.base import CheckpointError  # brings numpy, which --help does without
+
     chosen: dict[str, float | int] = {}
     for key, (field, low, high) in _CONFIG_KEYS.items():
         value = config.get(key)

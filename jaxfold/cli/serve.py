@@ -1,6 +1,7 @@
 """`jaxfold serve`: the port first, then the model, then requests."""
 
 import asyncio
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -129,7 +130,7 @@ class _Server:
         except BaseException as caught:
             error = caught
         # The loop is closed if the server was stopped meanwhile; then nobody waits for the model.
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loaded, started, error)
 
     def _loaded(self, started: Any, error: BaseException | None) -> None:

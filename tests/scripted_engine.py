@@ -1,4 +1,4 @@
-"""An engine for tests of everything above it: it replays given token ids, on a thread of its own, with faults on demand.
+"""An engine for tests of everything above it: replays given ids on a thread of its own, with faults on demand.
 
 It keeps the engine's contract: events come from its thread, the end token and the token that completes a stop string
 are committed, a cancelled request ends within a round, and one `Finished` or `Failed` comes last.
@@ -67,6 +67,9 @@ class ScriptedEngine:
         tokens_per_event: int = 1,
         delay_s: float = 0.0,
         ready: bool = True,
+        hang: bool = False,
+        fail_after: int | None = None,
+        cached_tokens: int = 0,
     ) -> None:
         self.script = script
         self.vocab_size = vocab_size
@@ -76,10 +79,10 @@ class ScriptedEngine:
         self.tokens_per_event = tokens_per_event
         self.delay_s = delay_s
         self.ready = ready
-        self.hang = False
-        self.fail_after: int | None = None
+        self.hang = hang
+        self.fail_after = fail_after
         self.refuse: EngineError | None = None
-        self.cached_tokens = 0
+        self.cached_tokens = cached_tokens
         self.requests: list[EngineRequest] = []
         self.cancelled: list[str] = []
         self._waiting: deque[_Job] = deque()

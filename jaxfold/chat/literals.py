@@ -6,7 +6,8 @@ around like any other text, and the tokenizer puts the original back as plain te
 What is hidden depends on where the text comes from:
 
 - user turns, tool results, names, tool definitions, call arguments, template settings: every control token, and every
-  other added token that the template itself writes (`<tool_call>`, `</think>`) or that is spelled `<|...|>`;
+  other added token that is a reasoning marker, that the template itself writes (`<tool_call>`) or that is spelled
+  `<|...|>`;
 - system and assistant turns: control tokens only, and not the reasoning markers.  A template looks for `</think>` in
   the assistant's history, and a reply sent back must become the tokens that the model wrote.
 
@@ -74,7 +75,7 @@ class TokenGuard:
             is_control = tokenizer.is_control(token_id)
             if is_control and text not in shown:
                 control.append(text)
-            if is_control or text in template or (text.startswith("<|") and text.endswith("|>")):
+            if is_control or text in shown or text in template or (text.startswith("<|") and text.endswith("|>")):
                 strict.append(text)
         self.strict = TokenPattern(strict)
         self.control = TokenPattern(control)

@@ -9,6 +9,7 @@ from jaxfold.chat.stops import StopSet
 
 # Effort, weakest first. "none" is not a level of thinking and stands outside.
 LADDER = ("minimal", "low", "medium", "high", "xhigh", "max")
+# A reply that starts with more blank space than this is an answer: what is held back must stay small.
 MAX_BLANK_LEAD = 256
 
 
@@ -91,11 +92,12 @@ class ReasoningSplitter:
     def _start(self, text: str) -> Split:
         self._held += text
         lead = self._held.lstrip()
-        if lead.startswith(self._markers.start):
-            self._state, self._held = "reasoning", ""
-            return self._reason(lead[len(self._markers.start) :])
-        if self._markers.start.startswith(lead) and len(self._held) <= MAX_BLANK_LEAD:
-            return Split()
+        if len(self._held) - len(lead) <= MAX_BLANK_LEAD:
+            if lead.startswith(self._markers.start):
+                self._state, self._held = "reasoning", ""
+                return self._reason(lead[len(self._markers.start) :])
+            if self._markers.start.startswith(lead):
+                return Split()
         self._state = "answer"
         held, self._held = self._held, ""
         return Split(answer=held)

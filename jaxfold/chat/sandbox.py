@@ -86,7 +86,7 @@ class _BoundedCodeGenerator(CodeGenerator):
         if isinstance(node.node, nodes.EnvironmentAttribute) and node.node.name == "tick":
             self.write("environment.tick()")
         else:
-            super().visit_Call(node, frame, forward_caller)
+            super().visit_Call(node, frame, forward_caller=forward_caller)
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):

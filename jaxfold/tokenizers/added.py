@@ -1,6 +1,7 @@
 """Added tokens: which pieces of a vocabulary are control tokens, and how they are recognised in a template."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from jaxfold.tokenizers.matching import LongestMatch
 
 _BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _MARKUP = frozenset("<>[]{}|｜")
+# The categories of the characters that the library takes for a part of a word.
+_WORD = frozenset("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl Pc".split())
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -125,8 +128,9 @@ class ControlFinder:
 
 
 def _in_word(text: str, start: int, end: int) -> bool:
-    """True when a letter, digit or underscore stands directly before or after text[start:end]."""
-    return any(re.match(r"\w", char) is not None for char in (text[start - 1 : start], text[end : end + 1]))
+    """True when a letter, mark, digit or underscore stands directly before or after text[start:end]."""
+    beside = text[start - 1 : start] + text[end : end + 1]
+    return any(unicodedata.category(char) in _WORD or char in "\u200c\u200d" for char in beside)
 
 
 def _mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

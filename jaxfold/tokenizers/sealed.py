@@ -71,7 +71,7 @@ def _secret_names(control: Sequence[str], all_texts: Sequence[str]) -> dict[str,
     """A name for each control token: private-use characters around a random number, stable under normalisation."""
     used = frozenset("".join(all_texts))
     mark = next(char for char in map(chr, range(0xE000, 0xF900)) if char not in used)
-    secret = secrets.token_hex(16)
+    secret = secrets.token_hex(8)
     return {text: f"{mark}{secret}{number:x}{mark}" for number, text in enumerate(control)}
 
 
@@ -102,13 +102,14 @@ def _rename(model: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any
     if model.get("unk_token") in names:
         renamed["unk_token"] = names[model["unk_token"]]
     if isinstance(model.get("merges"), list):
-        renamed["merges"] = [pair for pair in map(_pair, model["merges"]) if inside.isdisjoint((*pair, "".join(pair)))]
+        renamed["merges"] = [merge for merge in model["merges"] if inside.isdisjoint(_spelled(merge))]
     return renamed
 
 
-def _pair(merge: Any) -> tuple[str, str]:
-    """A merge in either of its two written forms: "a b" or ["a", "b"]."""
+def _spelled(merge: Any) -> tuple[str, ...]:
+    """The tokens that a merge names ("a b" or ["a", "b"]) and the one it makes."""
     parts = merge.split(" ") if isinstance(merge, str) else merge
-    if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise TokenizerError(f"the vocabulary has a merge that is not two tokens: {str(merge)[:80]!r}")
-    return parts[0], parts[1]
+    try:
+        return (*parts, "".join(parts))
+    except TypeError:
+        raise TokenizerError(f"the vocabulary has a merge that is not two tokens: {str(merge)[:80]!r}") from None

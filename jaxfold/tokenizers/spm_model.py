@@ -23,6 +23,8 @@ def parse_model(data: bytes) -> Any:
         raise TokenizerError(f"tokenizer.model is not a SentencePiece model: {error}") from None
     if not model.pieces:
         raise TokenizerError("tokenizer.model holds no pieces")
+    if not any(piece.type == TokenType.UNKNOWN for piece in model.pieces):
+        raise TokenizerError("tokenizer.model has no unknown piece")
     if model.trainer_spec.treat_whitespace_as_suffix:
         raise TokenizerError("tokenizer.model writes spaces after its words, which is not supported")
     if model.denormalizer_spec.precompiled_charsmap:

@@ -1,6 +1,7 @@
 """`jaxfold bench`: the speed of a model on this machine, in process or over HTTP."""
 
 import json
+import logging
 import os
 import platform
 import statistics
@@ -74,6 +75,8 @@ Examples:
 def bench(model: str, lanes: str, json_file: Path | None, log_level: str, **flags: Any) -> None:
     """Measure decoding at several numbers of replies, and prefill, with random prompts and greedy replies."""
     configure_logging(log_level)
+    # A line for each request of the comparison would only hide the numbers.
+    logging.getLogger("jaxfold.access").setLevel(logging.WARNING)
     counts = lane_counts(lanes, max(flags["parallel"], 1))
     if flags["http"] and flags["streams"] > flags["parallel"]:
         raise CliError(f"--streams {flags['streams']} is more than --parallel {flags['parallel']}")

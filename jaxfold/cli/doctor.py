@@ -51,7 +51,7 @@ def doctor(model: str | None, log_level: str, **flags: Any) -> None:
         info = started.model.engine.info
         show("Model", model_facts(info))
         show("What fits", what_fits(info))
-        show_self_check(started.model)
+        show_self_check(started.model.engine)
     finally:
         started.close()
 

@@ -1,5 +1,6 @@
 """The command line with a scripted engine in place of the real loader."""
 
+import logging
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ class Loader:
     reply: str = "hello"
     error: Exception | None = None
     fail_after: int | None = None
+    delay_s: float = 0.0
     generation_config: dict[str, Any] = field(default_factory=dict)
     options: list[EngineOptions] = field(default_factory=list)
     engines: list[ScriptedEngine] = field(default_factory=list)
@@ -36,7 +38,7 @@ class Loader:
         self.before()
         if self.error is not None:
             raise self.error
-        engine = ScriptedEngine(self.reply.encode())
+        engine = ScriptedEngine(self.reply.encode(), delay_s=self.delay_s)
         engine.fail_after = self.fail_after
         self.engines.append(engine)
         return SimpleNamespace(
@@ -74,6 +76,19 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("HOST", "PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("JAXFOLD_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command sets up logging for its process; here the process goes on."""
+    root = logging.getLogger()
+    names = ("jaxfold", "jaxfold.access")
+    handlers, level, levels = root.handlers[:], root.level, [logging.getLogger(name).level for name in names]
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, one in zip(names, levels, strict=True):
+        logging.getLogger(name).setLevel(one)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class TokenGuard:
     """The two patterns of one model (see the module's text). Immutable; made once."""
 
     def __init__(self, tokenizer: Tokenizer, template: str, markers: ReasoningMarkers | None) -> None:
-        shown = (markers.start, markers.end) if markers is not None else ()
+        shown = {} if markers is None else markers.tokens(tokenizer.special_tokens)
         strict: list[str] = []
         control: list[str] = []
         for text, token_id in tokenizer.special_tokens.items():

@@ -40,9 +40,8 @@ class Prepared:
 
     def reply_text(self, tokenizer: Tokenizer) -> ReplyText:
         """A fresh reader of the reply's ids. All readers of one request give the same text."""
-        texts = (self.markers.start, self.markers.end) if self.markers is not None else ()
-        shown = frozenset(tokenizer.special_tokens[text] for text in texts if text in tokenizer.special_tokens)
-        return ReplyText(tokenizer, self.end_ids, self.ignore_eos, shown)
+        shown = {} if self.markers is None else self.markers.tokens(tokenizer.special_tokens)
+        return ReplyText(tokenizer, self.end_ids, self.ignore_eos, frozenset(shown.values()))
 
     def engine_request(self, request_id: str, tokenizer: Tokenizer) -> EngineRequest:
         """The engine's form of it, with a stop check of its own."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxfold.chat.stops import StopFilter
@@ -20,11 +21,17 @@ class ReasoningMarkers:
     start: str
     end: str
 
+    def tokens(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
+        """The added tokens that the markers are written with."""
+        pieces = ((text, token_id) for text, token_id in vocabulary.items() if text.strip())
+        return {text: token_id for text, token_id in pieces if text in self.start or text in self.end}
+
 
 KNOWN_MARKERS = (
     ReasoningMarkers("<think>", "</think>"),
     ReasoningMarkers("[THINK]", "[/THINK]"),
     ReasoningMarkers("◁think▷", "◁/think▷"),
+    ReasoningMarkers("<|channel>thought\n", "<channel|>"),
 )
 
 

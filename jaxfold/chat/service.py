@@ -36,6 +36,7 @@ from jaxfold.runtime.api import Engine
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError
 from jaxfold.tokenizers.base import Tokenizer
+from jaxfold.tokenizers.base import TokenizerError
 
 # A text with fewer characters a context token than this is tokenised without a look at its length.
 ORDINARY_CHARS_PER_TOKEN = 16
@@ -176,7 +177,10 @@ class ChatService:
         )
 
     def _chat_ids(self, rendered: Rendered) -> list[int]:
-        ids = self.tokenizer.encode_rendered(rendered.text, rendered.literals)
+        try:
+            ids = self.tokenizer.encode_rendered(rendered.text, rendered.literals)
+        except TokenizerError as error:
+            raise RequestError(f"the messages cannot be tokenised: {error}", "messages") from error
         if not ids:
             raise RequestError("rendered prompt is empty", "messages")
         return ids
@@ -198,7 +202,11 @@ class ChatService:
 
     def _text_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         # A raw prompt is what a template would have rendered: its writer means the control tokens in it.
-        return self.tokenizer.encode(SURROGATE.sub("\ufffd", text), add_special=add_special_tokens, parse_special=True)
+        text = SURROGATE.sub("\ufffd", text)
+        try:
+            return self.tokenizer.encode(text, add_special=add_special_tokens, parse_special=True)
+        except TokenizerError as error:
+            raise RequestError(f"the prompt cannot be tokenised: {error}", "prompt") from error
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         size = self.engine.info.vocab_size

@@ -154,7 +154,7 @@ class ChatTemplate:
 
     def opens_reasoning(self, text: str) -> bool:
         """The rendered prompt ends inside an open reasoning block."""
-        return self.markers is not None and text.rstrip().endswith(self.markers.start)
+        return self.markers is not None and text.rstrip().endswith(self.markers.start.rstrip())
 
     def _try(
         self, entries: list[dict[str, Any]], tools: list[Any], variables: Mapping[str, Any], literals: Literals

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 from jaxfold.chat.assembly import ReplyAssembler
 from jaxfold.chat.prepared import Prepared
 from jaxfold.chat.reasoning import KNOWN_MARKERS
+from jaxfold.chat.reasoning import find_markers
 from jaxfold.chat.stops import StopSet
 from jaxfold.chat.types import Finish
 from jaxfold.chat.types import ReasoningDelta
@@ -145,3 +147,13 @@ def test_batches_do_not_matter_and_no_id_is_told_twice(
     assert finish.token_ids == tuple(ids)
     told = [i for event in parts if isinstance(event, TextDelta | ReasoningDelta) for i in event.token_ids]
     assert told == ids[: len(told)]
+
+
+def test_markers_of_several_pieces() -> None:
+    tokenizer = ByteTokenizer(control=("<s>", "<|im_end|>", "<|channel>", "<channel|>"), added=())
+    markers = find_markers("{{ '<channel|>' }}", {})
+    request = replace(prepared(tokenizer=tokenizer), markers=markers)
+    channel, close = tokenizer.special_tokens["<|channel>"], tokenizer.special_tokens["<channel|>"]
+    events, finish = assemble(request, [[channel, *b"thought\nhm", close, *b"yes"]], tokenizer=tokenizer)
+    assert (joined(events, ReasoningDelta), joined(events, TextDelta)) == ("hm", "yes")
+    assert finish.usage.reasoning_tokens == 12

@@ -21,6 +21,7 @@ from jaxfold.chat.types import RequestError
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError
 from jaxfold.runtime.api import SamplingParams
+from jaxfold.tokenizers.base import TokenizerError
 from tests.byte_tokenizer import ByteTokenizer
 from tests.chat import templates
 from tests.scripted_engine import ScriptedEngine
@@ -168,6 +169,26 @@ async def test_limits_from_the_settings() -> None:
         assert isinstance(await refusal(lambda: service.prepare_completion(strict)), ContextLengthError)
     async with serving(context_length=50, settings=ChatSettings(default_max_tokens=None)) as (service, _):
         assert (await service.prepare_completion(CompletionRequest("abc"))).max_tokens == 47
+
+
+class RefusingTokenizer(ByteTokenizer):
+    """Cannot encode a text with an x in it."""
+
+    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        if "x" in text:
+            raise TokenizerError("no x")
+        return super().encode(text, add_special=add_special, parse_special=parse_special)
+
+
+async def test_a_text_that_cannot_be_tokenised_is_refused() -> None:
+    async with serving(tokenizer=RefusingTokenizer()) as (service, _):
+        chat = await refusal(lambda: service.prepare_chat(ChatRequest((Message("user", "x"),))))
+        raw = await refusal(lambda: service.prepare_completion(CompletionRequest("x")))
+        assert [(error.param, "no x" in error.message) for error in (chat, raw)] == [
+            ("messages", True),
+            ("prompt", True),
+        ]
+        assert (await service.prepare_completion(CompletionRequest("half \ud83d pair"))).prompt_ids
 
 
 class CountingTokenizer(ByteTokenizer):

@@ -30,6 +30,8 @@ SETTLE_S = 1.0
 """How long a refusal waits for the rest of a short body, so that the connection can be kept."""
 LINGER_S = 2.0
 """How long a connection with an unread body is kept after the response, so that the client can read it."""
+ENDING = (408, 413)
+"""Refusals of a body that is known to go on."""
 QUIET_PATHS = ("/metrics", "/health", "/health/live", "/health/ready")
 
 access_log = logging.getLogger("jaxfold.access")
@@ -113,7 +115,7 @@ class Exchange:
     async def _settle(self, start: Message) -> None:
         """The response begins before the body has ended: drop the rest of it, and close if that takes too long."""
         self._dropping = True
-        if start["status"] != 413 and await self._body_ends(SETTLE_S):
+        if start["status"] not in ENDING and await self._body_ends(SETTLE_S):
             self._dropping = False
         elif self._scope["http_version"] < "2":
             start["headers"] = [*start["headers"], (b"connection", b"close")]

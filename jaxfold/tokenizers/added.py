@@ -16,7 +16,7 @@ from jaxfold.tokenizers.matching import LongestMatch
 _BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _MARKUP = frozenset("<>[]{}|｜")
 # The categories of the characters that the library takes for a part of a word.
-_WORD = frozenset("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl Pc".split())
+_WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"})
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 

@@ -1,14 +1,20 @@
 """GGUF vocabularies of the GPT-2 kind (byte-level BPE), written as the tokenizer.json that they stand for."""
 
 from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any
 
 from jaxfold.tokenizers.added import Settings
 from jaxfold.tokenizers.base import TokenizerError
 from jaxfold.tokenizers.pretokenizers import find_pre_tokenizer
 from jaxfold.tokenizers.sources import GgufSource
+
+_NO_FLAGS: Mapping[str, bool] = MappingProxyType(
+    {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+)
 
 
 class TokenType(IntEnum):
@@ -79,7 +85,7 @@ def bpe_spec(vocabulary: GgufSource) -> dict[str, Any]:
 def _added(tokens: Sequence[str], types: Sequence[TokenType]) -> list[dict[str, Any]]:
     """Control, unknown and user-defined tokens as added tokens; the first two are special."""
     return [
-        {"id": number, "content": text, "normalized": False, "special": kind is not TokenType.USER_DEFINED}
+        {"id": number, "content": text, "special": kind is not TokenType.USER_DEFINED, **_NO_FLAGS}
         for number, (text, kind) in enumerate(zip(tokens, types, strict=True))
         if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
     ]

@@ -177,7 +177,7 @@ def sentencepiece_model(model_type: str, *, dummy_prefix: bool = True, identity:
 
 
 def gguf_of_model(data: bytes, **changes: Any) -> GgufVocabulary:
-    """A SentencePiece BPE model's vocabulary as a GGUF file would hold it: user-defined spaces are written as spaces."""
+    """A SentencePiece BPE model's vocabulary as a GGUF file would hold it; user-defined pieces have real spaces."""
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(data)
     fields: dict[str, Any] = {

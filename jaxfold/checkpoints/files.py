@@ -79,6 +79,8 @@ def fingerprint(parts: Iterable[tuple[Path, bytes | memoryview]]) -> str:
             stat = path.stat()
         except OSError as error:
             raise CheckpointError(path, f"cannot be read ({error.strerror or error})") from None
-        digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{len(header)}\0".encode(errors="surrogateescape"))
+        digest.update(
+            f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{len(header)}\0".encode(errors="surrogateescape")
+        )
         digest.update(header)
     return digest.hexdigest()

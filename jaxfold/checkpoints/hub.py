@@ -27,13 +27,17 @@ def download(name: str, progress: Callable[[str], None], model_types: Collection
     Raises:
         CheckpointError: no such repository or file, no access, no network, or a layout that is not known.
     """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import RepositoryNotFoundError
+
     repository, _, wanted = name.partition(":")
     try:
         return _download(repository, wanted or None, progress, model_types)
     except CheckpointError:
         raise
     except Exception as error:  # the hub client raises its HTTP library's errors beside its own
-        found = _from_cache(repository, wanted or None)
+        reachable = isinstance(error, RepositoryNotFoundError | HFValidationError)
+        found = None if reachable else _from_cache(repository, wanted or None)
         if found is not None:
             progress(f"{name}: the hub cannot be reached; using the copy in its cache")
             return found
@@ -54,7 +58,7 @@ def _download(
     total = sum(sizes[name] for name in names)
     progress(f"{repository}: downloading {len(names)} files ({total / 1e6:.1f} MB) from the Hugging Face hub")
     patterns = [glob.escape(name) for name in names]
-    snapshot = huggingface_hub.snapshot_download(repository, revision=info.sha, allow_patterns=patterns)
+    snapshot = huggingface_hub.snapshot_download(repository, allow_patterns=patterns)
     return _entry_point(Path(snapshot), names)
 
 
@@ -114,11 +118,13 @@ def _from_cache(repository: str, wanted: str | None) -> Path | None:
     import huggingface_hub
 
     try:
-        snapshot = Path(huggingface_hub.snapshot_download(repository, local_files_only=True))
+        kept = [repo for repo in huggingface_hub.scan_cache_dir().repos if repo.repo_id == repository]
+        revisions = [revision for repo in kept for revision in repo.revisions if "main" in revision.refs]
+        snapshot = revisions[0].snapshot_path
         here = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
         return _entry_point(snapshot, choose_files(repository, here, wanted))
-    except Exception:  # not there, or not usable: the first error is the one to report
-        return None
+    except (CheckpointError, huggingface_hub.CacheNotFound, IndexError, OSError):
+        return None  # the first error is the one to report
 
 
 def _reason(error: Exception) -> str:

@@ -2,7 +2,8 @@
 
 A directory holds `jaxfold.json` (the marker: settings, shapes, where it came from), the tokenizer's own files or the
 GGUF vocabulary as JSON, and `weights/`, which Orbax writes. Leaves are stored by their path in the pytree, so that
-nothing of the pytree's classes is pickled. Only this module of the package imports JAX, when weights are moved.
+nothing of the pytree's classes is pickled. Checksums of Orbax's files are compared before they are restored: Orbax
+itself lets changed values pass. Only this module of the package imports JAX, when weights are moved.
 """
 
 import dataclasses
@@ -10,7 +11,9 @@ import json
 import os
 import shutil
 import uuid
+import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from jaxfold.checkpoints.base import GgufVocabulary
 from jaxfold.checkpoints.base import TensorInfo
 from jaxfold.checkpoints.base import TokenizerFiles
 from jaxfold.checkpoints.files import fingerprint
+from jaxfold.checkpoints.files import map_file
 from jaxfold.checkpoints.files import read_json
 
 MARKER = "jaxfold.json"
@@ -91,6 +95,12 @@ class _Marker:
             raise CheckpointError(self.path, f"is corrupt (its entry {key!r} should hold whole numbers)")
         return list(value)
 
+    def checksums(self) -> dict[str, int]:
+        value = self.get("checksums", dict)
+        if not all(isinstance(item, int) for item in value.values()):
+            raise CheckpointError(self.path, "is corrupt (its checksums should be whole numbers)")
+        return dict(value)
+
     def tensors(self) -> dict[str, TensorInfo]:
         found: dict[str, TensorInfo] = {}
         for name, entry in self.get("tensors", dict).items():
@@ -132,8 +142,9 @@ def save_weights(
         partial = directory.with_name(f".{directory.name}.partial-{uuid.uuid4().hex[:8]}")
         partial.mkdir()
         try:
-            _write_side_files(partial, sidecar_from, leaves, metadata)
+            marker = _write_side_files(partial, sidecar_from, leaves, metadata)
             _write_leaves((partial / WEIGHTS).absolute(), leaves, shards)
+            _write_json(partial / MARKER, marker | {"checksums": _checksums(partial / WEIGHTS)})
             os.rename(partial, directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -154,13 +165,15 @@ def restore_weights(directory: Path, abstract_tree: Any) -> Any:
     import jax
 
     wanted = _named_leaves(abstract_tree)
-    _check_leaves(directory, wanted, _Marker(directory).tensors())
+    marker = _Marker(directory)
+    _check_leaves(directory, wanted, marker.tensors())
+    _check_files(directory / WEIGHTS, marker.checksums())
     structure = jax.tree.structure(abstract_tree)
     try:
         arrays = _read_leaves((directory / WEIGHTS).absolute(), wanted)
     except Exception as error:  # Orbax and TensorStore raise many types for damaged files
-        lines = str(error).strip().splitlines()
-        raise CheckpointError(directory / WEIGHTS, f"cannot be restored ({lines[0] if lines else error!r})") from error
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(directory / WEIGHTS, f"cannot be restored ({first})") from error
     return jax.tree.unflatten(structure, [arrays[name] for name in wanted])
 
 
@@ -187,6 +200,22 @@ def _check_leaves(directory: Path, wanted: Mapping[str, Any], stored: Mapping[st
     for name in stored:
         if name not in wanted:
             raise CheckpointError(directory, "is stored but not part of the model; convert it again", name)
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    """CRC-32 of each file by its path below the folder."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(lambda name: zlib.crc32(map_file(folder / name)), names), strict=True))
+
+
+def _check_files(folder: Path, expected: Mapping[str, int]) -> None:
+    found = _checksums(folder)
+    for name, checksum in expected.items():
+        if name not in found:
+            raise CheckpointError(folder / name, "is missing; convert the checkpoint again")
+        if found[name] != checksum:
+            raise CheckpointError(folder / name, "has changed since it was written; convert the checkpoint again")
 
 
 def _write_leaves(path: Path, leaves: Mapping[str, Any], shards: int | None) -> None:
@@ -222,7 +251,8 @@ def _read_leaves(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_side_files(
     directory: Path, source: Checkpoint, leaves: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> None:
+) -> dict[str, Any]:
+    """Write the tokenizer's files; returns what the marker says so far."""
     try:
         files = source.tokenizer_files
     except CheckpointError:  # a source without a tokenizer stays one
@@ -233,7 +263,7 @@ def _write_side_files(
         (directory / side_files.SENTENCEPIECE).write_bytes(files.sentencepiece)
     if files.gguf is not None:
         _write_json(directory / VOCABULARY, dataclasses.asdict(files.gguf))
-    marker = {
+    return {
         "format_version": FORMAT_VERSION,
         "model_type": source.model_type,
         "config": dict(source.config),
@@ -247,11 +277,10 @@ def _write_side_files(
             name: {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))} for name, leaf in leaves.items()
         },
     }
-    _write_json(directory / MARKER, marker)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
 
 
 def _vocabulary(path: Path) -> GgufVocabulary:

@@ -29,7 +29,9 @@ def raw_blocks(rng: np.random.Generator, kind: GGMLQuantizationType, rows: int, 
     return rng.integers(0, 256, (rows, columns // block * size), dtype=np.uint8)
 
 
-def tiny_tensors(rng: np.random.Generator, *, tied: bool = False, heads: int = HEADS, kv: int = KV_HEADS) -> dict[str, Any]:
+def tiny_tensors(
+    rng: np.random.Generator, *, tied: bool = False, heads: int = HEADS, kv: int = KV_HEADS
+) -> dict[str, Any]:
     """Float32 weights of a small llama under GGUF names."""
     shapes = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)}
     if not tied:

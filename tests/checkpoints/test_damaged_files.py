@@ -1,4 +1,4 @@
-"""Damaged files: whatever is cut, flipped or claimed, a file opens or is refused by name, without a large allocation."""
+"""Damaged files: whatever is cut, flipped or claimed, it opens or is refused by name, without a large allocation."""
 
 import contextlib
 import json

@@ -240,7 +240,9 @@ def test_impossible_metadata_is_refused(fields, words, tiny_gguf):
 
 
 def test_per_layer_lists_of_one_value_are_that_value(tiny_gguf):
-    assert open_checkpoint(tiny_gguf(fields={"llama.attention.head_count_kv": [2, 2]})).config["num_key_value_heads"] == 2
+    assert (
+        open_checkpoint(tiny_gguf(fields={"llama.attention.head_count_kv": [2, 2]})).config["num_key_value_heads"] == 2
+    )
 
 
 def test_rows_that_make_no_heads_are_refused(tiny_gguf):

@@ -3,8 +3,11 @@
 import os
 import platform
 from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import Final
 
@@ -16,8 +19,19 @@ from jaxfold.cli.parameters import log_level_option
 from jaxfold.cli.progress import Steps
 from jaxfold.cli.progress import configure_logging
 from jaxfold.runtime.api import EngineInfo
+from jaxfold.runtime.api import ExactnessLevel
+
+if TYPE_CHECKING:
+    from jaxfold.runtime.self_check import Verdict
 
 PACKAGES: Final = ("jaxfold", "jax", "jaxlib", "numpy", "orbax-checkpoint", "tokenizers", "quart", "hypercorn")
+LEVELS: Final[Mapping[ExactnessLevel, str]] = MappingProxyType(
+    {
+        "A": "every way to compute a row gives the same bits; a reply's own pages are reused.",
+        "B": "decoding agrees with itself and prefill with itself; pages written by decoding are not reused.",
+        "C": "replies may depend on what runs beside them; reuse is off.",
+    }
+)
 LANES: Final = (1, 2, 4, 8, 16, 32)
 GIB: Final = 1 << 30
 
@@ -51,7 +65,7 @@ def doctor(model: str | None, log_level: str, **flags: Any) -> None:
         info = started.model.engine.info
         show("Model", model_facts(info))
         show("What fits", what_fits(info))
-        show_self_check(started.model.engine)
+        show_self_check(started.model.verdict)
     finally:
         started.close()
 
@@ -65,6 +79,23 @@ def show(title: str, rows: Iterable[tuple[str, str]]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)
+
+
+def show_self_check(verdict: "Verdict | None") -> None:
+    """The comparisons behind the exactness level."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if verdict is None:
+        console.print("No exactness self-check (--no-self-check).")
+        return
+    table = Table("rows computed as", "against", "rows", "other bits", title="Exactness", title_justify="left")
+    for line in verdict.comparisons:
+        mark = "[green]none[/]" if not line.differing else f"[red]{line.differing}[/]"
+        table.add_row(line.form, line.against, str(line.rows), mark)
+    console.print(table)
+    console.print(f"Level {verdict.level}: {LEVELS[verdict.level]}")
 
 
 def versions() -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ class Loader:
     error: Exception | None = None
     fail_after: int | None = None
     delay_s: float = 0.0
+    verdict: Any = None
     generation_config: dict[str, Any] = field(default_factory=dict)
     options: list[EngineOptions] = field(default_factory=list)
     engines: list[ScriptedEngine] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Loader:
             chat_template=None,
             generation_config=self.generation_config,
             name="scripted",
+            verdict=self.verdict,
             checkpoint=SimpleNamespace(tokenizer_files=SimpleNamespace(config={"bos_token": "<s>"})),
         )
 

@@ -1,0 +1,205 @@
+"""What the golden tests share: loading a model, running it by hand over the paged step, and variants of checkpoints."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import fields
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import load_file
+from safetensors.numpy import save_file
+
+from jaxfold.checkpoints import Checkpoint
+from jaxfold.checkpoints import open_checkpoint
+from jaxfold.models import Cache
+from jaxfold.models import DecoderConfig
+from jaxfold.models import Part
+from jaxfold.models import Plan
+from jaxfold.models import Weights
+from jaxfold.models import declare
+from jaxfold.models import forward
+from jaxfold.models import logits
+from jaxfold.models import new_cache
+from jaxfold.models.assemble import sources
+from jaxfold.models.params import Param
+from jaxfold.models.params import param_dtype
+from jaxfold.models.registry import family_of
+from jaxfold.tokenizers import Tokenizer
+from jaxfold.tokenizers import load_tokenizer
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+TINY = GOLDEN / "tiny"
+PAGE = 64
+CONTEXT_STEP = 512  # a table's width in tokens is a multiple of the key blocks that attention folds
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint in memory. `dtype` is that of weights, products and the cache alike."""
+
+    cfg: DecoderConfig
+    weights: Weights
+    dtype: Dtype
+
+
+def load_model(path: Path, dtype: Dtype) -> Model:
+    """The checkpoint at `path` with matrices, products and cache in `dtype`."""
+    checkpoint = open_checkpoint(path)
+    family = family_of(checkpoint.model_type)
+    cfg = replace(family.config(checkpoint.config), compute_dtype=dtype)
+    return Model(cfg, read_weights(checkpoint, cfg, jnp.dtype(dtype)), dtype)
+
+
+def read_weights(checkpoint: Checkpoint, cfg: DecoderConfig, dtype: jnp.dtype) -> Weights:
+    """Every declared leaf from its tensors, checked against the declared shape."""
+    declared = declare(cfg)
+    whole: dict[str, Any] = {}
+    layers: list[dict[str, Any]] = [{} for _ in declared.layers]
+    for (field, layer), source in sources(cfg, family_of(checkpoint.model_type)):
+        param = getattr(declared if layer is None else declared.layers[layer], field)
+        assert isinstance(param, Param), field
+        array = jnp.asarray(source.build(checkpoint.read).astype(np.float32)).astype(param_dtype(param, dtype))
+        assert array.shape == param.shape, (field, layer, array.shape, param.shape)
+        (whole if layer is None else layers[layer])[field] = array
+    kind = type(declared.layers[0])
+    unset: dict[str, Any] = {field.name: None for field in fields(kind)}
+    return Weights(**({"head": None} | whole), layers=tuple(kind(**(unset | layer)) for layer in layers))
+
+
+def load_vocabulary(path: Path) -> Tokenizer:
+    checkpoint = open_checkpoint(path)
+    rows = int(checkpoint.config["vocab_size"])
+    return load_tokenizer(checkpoint.tokenizer_files, vocab_size=rows, eos_ids=checkpoint.eos_token_ids)
+
+
+class Runner:
+    """Runs token ids by hand: each lane's prompt in prefill chunks, then all lanes decode together."""
+
+    def __init__(self, model: Model, *, lanes: int, columns: int, context: int = CONTEXT_STEP) -> None:
+        assert context % CONTEXT_STEP == 0
+        self.weights = model.weights
+        self.lanes = lanes
+        self.columns = columns
+        self.context = context
+        self.groups = tuple(model.cfg.groups)
+        width = context // PAGE
+        self.tables = np.arange(1, 1 + lanes * width, dtype=np.int32).reshape(lanes, width)  # page 0 is scratch
+        pages = dict.fromkeys(self.groups, 1 + lanes * width)
+        self.cache = new_cache(model.cfg, pages, PAGE, jnp.dtype(model.dtype))
+
+        def step(weights: Weights, cache: Cache, plan: Plan) -> tuple[jax.Array, Cache]:
+            hidden, cache = forward(weights, cache, plan, model.cfg)
+            return logits(weights, hidden, model.cfg), cache
+
+        self._step = jax.jit(step, donate_argnums=1)
+
+    def prefill(self, lane: int, ids: Sequence[int]) -> np.ndarray:
+        """Logits float32[len(ids), vocab] of a prompt that starts at position 0 of the lane."""
+        assert 0 < len(ids) <= self.context
+        rows = []
+        for start in range(0, len(ids), self.columns):
+            chunk = list(ids[start : start + self.columns])
+            tokens = np.zeros((1, self.columns), np.int32)
+            tokens[0, : len(chunk)] = chunk
+            rows.append(self._run(tokens, [lane], [start], [len(chunk)])[: len(chunk)])
+        return np.concatenate(rows)
+
+    def decode(self, tokens: Sequence[int], starts: Sequence[int]) -> np.ndarray:
+        """Logits float32[lanes, vocab] after one more token in every lane, `starts` being its position."""
+        column = np.array(tokens, np.int32)[:, None]
+        return self._run(column, list(range(self.lanes)), list(starts), [1] * self.lanes)
+
+    def greedy(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+        """`count` argmax tokens after each prompt (one prompt a lane), not stopped by an end token."""
+        assert len(prompts) == self.lanes
+        found = [[int(self.prefill(lane, ids)[-1].argmax())] for lane, ids in enumerate(prompts)]
+        for done in range(1, count):
+            starts = [len(ids) + done - 1 for ids in prompts]
+            rows = self.decode([reply[-1] for reply in found], starts)
+            for reply, row in zip(found, rows, strict=True):
+                reply.append(int(row.argmax()))
+        return found
+
+    def _run(self, tokens: np.ndarray, lanes: list[int], starts: list[int], lengths: list[int]) -> np.ndarray:
+        table = jnp.asarray(self.tables[lanes])
+        part = Part(
+            tokens=jnp.asarray(tokens),
+            slot=jnp.asarray(lanes, jnp.int32),
+            start=jnp.asarray(starts, jnp.int32),
+            length=jnp.asarray(lengths, jnp.int32),
+            keep=jnp.zeros(len(lanes), jnp.int32),
+            tables=dict.fromkeys(self.groups, table),
+        )
+        plan = Plan(parts=(part,), rows=jnp.arange(tokens.size, dtype=jnp.int32))
+        scores, self.cache = self._step(self.weights, self.cache, plan)
+        return np.asarray(scores)
+
+
+@dataclass(frozen=True)
+class TinyGolden:
+    """What transformers computed from one tiny checkpoint, for each prompt."""
+
+    prompts: tuple[list[int], ...]
+    logits: tuple[np.ndarray, ...]
+    greedy: tuple[list[int], ...]
+
+
+def tiny_golden(name: str, variant: str = "") -> TinyGolden:
+    found = load_file(TINY / f"{name}{'.' + variant if variant else ''}.golden.safetensors")
+    return TinyGolden(
+        prompts=tuple(found[f"prompt_{i}"].tolist() for i in range(2)),
+        logits=tuple(found[f"logits_{i}"] for i in range(2)),
+        greedy=tuple(found[f"greedy_{i}"].tolist() for i in range(2)),
+    )
+
+
+def tiny_folder(name: str, into: Path, variant: str = "", changes: Mapping[str, Any] | None = None) -> Path:
+    """A copy of the tiny checkpoint under `into`, with another of its config files or with changed settings."""
+    folder = into / f"{name}-{variant or 'base'}"
+    shutil.copytree(TINY / name, folder)
+    config = read_json(TINY / name / (f"config.{variant}.json" if variant else "config.json"))
+    write_json(folder / "config.json", config | dict(changes or {}))
+    return folder
+
+
+def wrap_multimodal(folder: Path, prefix: str) -> None:
+    """Turn a gemma3_text directory into the layout of the multimodal checkpoints, a vision tensor included.
+
+    `prefix` stands before the text model's tensors: "language_model.model." as on the hub, or the
+    "model.language_model." that transformers 5 writes.
+    """
+    text = read_json(folder / "config.json")
+    wrapper = {key: text[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype")}
+    write_json(
+        folder / "config.json",
+        wrapper
+        | {
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "model_type": "gemma3",
+            "text_config": text,
+            "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 32, "num_hidden_layers": 1},
+            "mm_tokens_per_image": 4,
+        },
+    )
+    weights = load_file(folder / "model.safetensors")
+    moved = {prefix + name.removeprefix("model."): value for name, value in weights.items()}
+    moved["vision_tower.vision_model.post_layernorm.weight"] = np.ones(32, np.float32)
+    save_file(moved, folder / "model.safetensors")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2), encoding="utf-8")

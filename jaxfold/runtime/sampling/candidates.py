@@ -86,6 +86,4 @@ def best(logits: Array, maxima: Array, shard: Shard) -> Candidates:
     ids = (shard.base + block * np.int32(BLOCK) + place)[:, None]
     values, ids = shard.joined(value), shard.joined(ids)
     device = jnp.argmax(values, axis=-1).astype(jnp.int32)[:, None]
-    return Candidates(
-        jnp.take_along_axis(values, device, axis=1)[:, 0], jnp.take_along_axis(ids, device, axis=1)[:, 0]
-    )
+    return Candidates(jnp.take_along_axis(values, device, axis=1)[:, 0], jnp.take_along_axis(ids, device, axis=1)[:, 0])

@@ -18,6 +18,7 @@ from jaxfold.runtime.sampling import wide
 from jaxfold.runtime.sampling.candidates import Candidates
 from jaxfold.runtime.sampling.element import Settings
 from jaxfold.runtime.sampling.narrow import Narrowed
+from jaxfold.runtime.sampling.narrow import Needs
 from jaxfold.runtime.sampling.rows import DrawRows
 from jaxfold.runtime.sampling.shards import Shard
 from jaxfold.runtime.sampling.shards import shard_of
@@ -46,11 +47,11 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
         logits: f32[R, W]; row i belongs to `rows` i.
         state: lane state of W columns.
         rows: R rows, at most one valid row a slot. (A window of several rows of one slot will need the counts of
-            each row to hold the rows before it: adjust them here by the window's own draft tokens, and commit only what was
-            accepted. `choose` itself does not care.)
+            each row to hold the rows before it: adjust them here by the window's own draft tokens, and commit only
+            what was accepted. `choose` itself does not care.)
         vocab: ids at or past it are padding columns (None: there are none).
-        axis: mesh axis that W splits the vocabulary over, in the order of its indices; `tokens`, `last`, `history`, `length`
-            and `rows` are then the same on every device, and the tokens are those of the unsplit draw.
+        axis: mesh axis that W splits the vocabulary over, in the order of its indices; `tokens`, `last`, `history`,
+            `length` and `rows` are then the same on every device, and the tokens are those of the unsplit draw.
 
     Raises:
         RuntimeError: traced without 64-bit types.
@@ -58,31 +59,36 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
     if not jax.config.jax_enable_x64:
         raise RuntimeError("the keyed draw is traced under jax.enable_x64(True)")
     shard = shard_of(logits.shape[1], vocab, axis)
-    tokens, paths = choose(lanes.adjust(logits, state, rows), element.settings_of(rows), shard)
+    # `canonical` inside the branches: a branch that returned its operand would cost a copy.
+    row = lax.cond(
+        lanes.any_adjusts(rows),
+        lambda: element.canonical(candidates.padded(lanes.adjust(logits, state, rows), shard)),
+        lambda: element.canonical(candidates.padded(logits, shard)),
+    )
+    tokens, paths = choose(row, element.settings_of(rows), shard)
     return Drawn(tokens, lanes.commit(state, tokens, rows, shard), paths)
 
 
-def choose(logits: Array, settings: Settings, shard: Shard) -> tuple[Array, Array]:
-    """Tokens and paths i32[R] of adjusted logits f32[R, W], without touching any state."""
-    row = lax.optimization_barrier(element.canonical(candidates.padded(logits, shard)))
+def choose(row: Array, settings: Settings, shard: Shard) -> tuple[Array, Array]:
+    """Tokens and paths i32[R] of adjusted, padded and canonical logits f32[R, W], without touching any state."""
     maxima = candidates.block_max(row)
     best = candidates.best(row, maxima, shard)
     sampled = settings.valid & ~settings.greedy & (best.values > element.NEVER)
 
-    cuts = narrow.has_top_k(settings, shard.vocab) | narrow.has_top_p(settings) | (settings.log_min_p > element.NEVER)
+    cuts = settings.with_top_k(shard.vocab) | settings.with_top_p | (settings.log_min_p > element.NEVER)
     narrowed = _narrow_stage(row, maxima, best, sampled & cuts, settings, shard)
     settled = sampled & cuts & narrowed.sure
     plain = narrow.is_plain(best.values, settings)
     wanted = sampled & plain & ~(cuts & narrowed.inside)
     wide_tokens, wide_sure = lax.cond(
         jnp.any(wanted),
-        lambda: wide.wide(row, best.values, wanted, narrowed, settings, shard),
+        lambda: wide.wide(row, best.values, wanted, narrowed.needs, settings, shard),
         lambda: (best.ids, jnp.zeros_like(wanted)),
     )
     won = wanted & wide_sure
     tokens = jnp.where(settled, narrowed.token, jnp.where(won, wide_tokens, best.ids))
     left = sampled & ~settled & ~won
-    tokens = _whole_stage(row, maxima, tokens, left, settings, shard)
+    tokens = _whole_stage(row, maxima, best.values, tokens, left, settings, shard)
     paths = jnp.where(left, WHOLE, jnp.where(won, WIDE, jnp.where(settled, NARROW, GREEDY)))
     return tokens, paths.astype(jnp.int32)
 
@@ -97,19 +103,22 @@ def _narrow_stage(
     """What the first candidates settle of the rows that have a cut; anything for others."""
 
     def first_candidates() -> Narrowed:
-        within = narrow.has_top_k(settings, shard.vocab) & (settings.top_k <= FIRST)
-        whole_mass = wanted & narrow.has_top_p(settings) & ~within & narrow.is_plain(best.values, settings)
+        within = settings.with_top_k(shard.vocab) & (settings.top_k <= FIRST)
+        whole_mass = wanted & settings.with_top_p & ~within & narrow.is_plain(best.values, settings)
         low, high = narrow.total_bounds(row, best.values, settings, whole_mass, shard)
         return narrow.narrow(_first(row, maxima, FIRST, shard), low, high, settings, shard.vocab)
 
     def nothing() -> Narrowed:
         no, zero = jnp.zeros_like(wanted), jnp.zeros_like(best.values, jnp.int64)
-        return Narrowed(best.ids, no, no, zero, zero)
+        return Narrowed(best.ids, no, no, Needs(zero, zero))
 
-    return lax.cond(jnp.any(wanted), first_candidates, nothing)
+    narrowed: Narrowed = lax.cond(jnp.any(wanted), first_candidates, nothing)
+    return narrowed
 
 
-def _whole_stage(row: Array, maxima: Array, tokens: Array, left: Array, settings: Settings, shard: Shard) -> Array:
+def _whole_stage(
+    row: Array, maxima: Array, top: Array, tokens: Array, left: Array, settings: Settings, shard: Shard
+) -> Array:
     """Replace the tokens of the rows that are left, one row after the other."""
     each = jnp.arange(tokens.shape[0], dtype=jnp.int32)
 
@@ -124,8 +133,8 @@ def _whole_stage(row: Array, maxima: Array, tokens: Array, left: Array, settings
             bound = jnp.zeros(1, jnp.int64)
             return narrow.narrow(first, bound, bound, alone, shard.vocab).token[0]
 
-        within = narrow.has_top_k(one, shard.vocab) & (one.top_k <= MORE)
-        token = lax.cond(within, many_candidates, lambda: draw_whole(row[index], one, shard))
+        within = one.with_top_k(shard.vocab) & (one.top_k <= MORE)
+        token = lax.cond(within, many_candidates, lambda: draw_whole(row[index], top[index], one, shard))
         here = each == index
         return jnp.where(here, token, tokens), left & ~here
 

@@ -5,7 +5,6 @@ Every path of the draw uses these and nothing else for float64 values, so that p
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -22,40 +21,62 @@ _FLOAT_TINY = np.finfo(np.float32).tiny
 
 
 class Settings(NamedTuple):
-    """Columns of `DrawRows` as arrays of shape [R] (scalars inside loops over rows)."""
+    """What the draw of rows needs, packed so that a loop over rows takes few slices.
 
-    greedy: Array
-    temperature: Array  # f64, floored at MIN_TEMPERATURE
-    top_p: Array  # f64
-    top_p_mantissa: Array  # u64
-    top_p_shift: Array  # u64
-    top_k: Array  # i32, 0 is off
-    log_min_p: Array  # f64, -inf is off
-    key: Array  # u64, hash of seed and position
-    valid: Array  # bool
+    `reals` f64[R, 6] and `words` i64[R, 9] as in `DrawRows`, `key` u64[R] the hash of seed and position.
+    The properties are columns [R]; of one row (`row_of`) everything has one axis less.
+    """
+
+    reals: Array
+    words: Array
+    key: Array
+
+    @property
+    def greedy(self) -> Array:
+        return self.reals[..., columns.TEMPERATURE] <= 0.0
+
+    @property
+    def temperature(self) -> Array:
+        """f64, floored at MIN_TEMPERATURE."""
+        return jnp.maximum(self.reals[..., columns.TEMPERATURE], MIN_TEMPERATURE)
+
+    @property
+    def with_top_p(self) -> Array:
+        return self.reals[..., columns.TOP_P] < 1.0
+
+    @property
+    def log_min_p(self) -> Array:
+        """f64, -inf is off."""
+        return self.reals[..., columns.LOG_MIN_P]
+
+    @property
+    def top_k(self) -> Array:
+        """i32, 0 is off."""
+        return self.words[..., columns.TOP_K].astype(jnp.int32)
+
+    @property
+    def valid(self) -> Array:
+        return self.words[..., columns.VALID] != 0
+
+    def with_top_k(self, vocab: int) -> Array:
+        return (self.top_k > 0) & (self.top_k < vocab)
+
+    def need(self, total: Array) -> Array:
+        """ceil(top_p * total) as i64, exactly. `total` i64 >= 0 of the shape of a column."""
+        unsigned = self.words.astype(jnp.uint64)
+        return need(total, unsigned[..., columns.TOP_P_MANTISSA], unsigned[..., columns.TOP_P_SHIFT])
 
 
 def settings_of(rows: columns.DrawRows) -> Settings:
-    """Unpack what the draw of each row needs."""
+    """Rows of a draw as the draw reads them."""
     reals, words = jnp.asarray(rows.reals), jnp.asarray(rows.words)
     unsigned = lax.bitcast_convert_type(words, jnp.uint64)
-    temperature = reals[:, columns.TEMPERATURE]
-    return Settings(
-        greedy=temperature <= 0.0,
-        temperature=jnp.maximum(temperature, MIN_TEMPERATURE),
-        top_p=reals[:, columns.TOP_P],
-        top_p_mantissa=unsigned[:, columns.TOP_P_MANTISSA],
-        top_p_shift=unsigned[:, columns.TOP_P_SHIFT],
-        top_k=words[:, columns.TOP_K].astype(jnp.int32),
-        log_min_p=reals[:, columns.LOG_MIN_P],
-        key=row_key(unsigned[:, columns.SEED], unsigned[:, columns.POSITION]),
-        valid=words[:, columns.VALID] != 0,
-    )
+    return Settings(reals, words, row_key(unsigned[:, columns.SEED], unsigned[:, columns.POSITION]))
 
 
 def row_of(settings: Settings, row: Array) -> Settings:
-    """Settings of one row, as scalars."""
-    return jax.tree.map(lambda column: column[row], settings)
+    """Settings of one row (`row` i32 scalar), or of some of the rows (i32[G])."""
+    return Settings(settings.reals[row], settings.words[row], settings.key[row])
 
 
 def canonical(logits: Array) -> Array:
@@ -71,13 +92,30 @@ def order_bits(logits: Array) -> Array:
 
 
 def scale(logits: Array, temperature: Array) -> Array:
-    """float64(logit) / T."""
-    return logits.astype(jnp.float64) / temperature
+    """float64(logit) / T, correctly rounded."""
+    # A divisor that is a plain broadcast would be turned into a product with its reciprocal, which rounds twice.
+    return logits.astype(jnp.float64) / jnp.where(logits > NEVER, temperature, 1.0)
 
 
 def mass(scaled: Array, top: Array) -> Array:
     """floor(exp(scaled - top) * 2**40) as i64. `top` is finite."""
     return jnp.floor(jnp.exp(scaled - top) * MASS_ONE).astype(jnp.int64)
+
+
+def barrier(x: Array) -> Array:
+    """`x`, computed on its own: the compiler fuses nothing across it."""
+    apart: Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    return apart
+
+
+def exact_sum(x: Array) -> Array:
+    """Sum i64 of i64[W], each in 0..2**41 and at most 2**31 of them, in any order.
+
+    As two f64 sums of halves, whose partial sums are integers below 2**53: XLA compiles these faster than i64 sums.
+    """
+    low, high = x & np.int64((1 << 20) - 1), x >> np.int64(20)
+    low_sum, high_sum = (barrier(part.astype(jnp.float64)).sum() for part in (low, high))
+    return (high_sum.astype(jnp.int64) << np.int64(20)) + low_sum.astype(jnp.int64)
 
 
 def mix(x: Array) -> Array:
@@ -105,7 +143,10 @@ def score(scaled: Array, noise: Array) -> Array:
 
 
 def need(total: Array, mantissa: Array, shift: Array) -> Array:
-    """ceil(top_p * total) as i64, exactly, with top_p = mantissa / 2**shift, 53 <= shift <= 127 and total below 2**63."""
+    """ceil(top_p * total) as i64, exactly.
+
+    `total` i64 >= 0; `mantissa` u64 below 2**53 and `shift` u64 in 53..127 give top_p = mantissa / 2**shift.
+    """
     low_32 = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     a = total.astype(jnp.uint64)

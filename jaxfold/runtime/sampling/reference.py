@@ -80,7 +80,7 @@ def draw_row(
     if params.top_p < 1.0:
         kept = kept[: nucleus(scaled[kept], top, params.top_p)]
     if params.min_p > 0.0:
-        floor = top + math.log(params.min_p)
+        floor = top + math.log(min(params.min_p, 1.0))
         kept = np.array([token for i, token in enumerate(kept) if i == 0 or scaled[token] >= floor])
     best, best_score = int(kept[0]), -math.inf
     for token in kept:

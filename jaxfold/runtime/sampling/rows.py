@@ -36,10 +36,10 @@ class DrawRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreparedSampling:
-    """`SamplingParams` and seed as the rows that `rows_from` copies. `reals` f64[6], `words` i64[9]."""
+    """`SamplingParams` and seed as the bytes of their row: `reals` f64[6], `words` i64[9] (bytes join fastest)."""
 
-    reals: NDArray[np.float64]
-    words: NDArray[np.int64]
+    reals: bytes
+    words: bytes
 
 
 def exact_fraction(top_p: float) -> tuple[int, int]:
@@ -59,7 +59,7 @@ def prepare(params: SamplingParams, seed: int) -> PreparedSampling:
     reals = np.zeros(REALS, np.float64)
     reals[TEMPERATURE] = params.temperature
     reals[TOP_P] = params.top_p
-    reals[LOG_MIN_P] = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
+    reals[LOG_MIN_P] = math.log(min(params.min_p, 1.0)) if params.min_p > 0.0 else -math.inf
     reals[REPEAT] = np.float32(params.repeat_penalty) if penalised else 1.0
     reals[PRESENCE] = np.float32(params.presence_penalty) if penalised else 0.0
     reals[FREQUENCY] = np.float32(params.frequency_penalty) if penalised else 0.0
@@ -71,7 +71,7 @@ def prepare(params: SamplingParams, seed: int) -> PreparedSampling:
     words[WINDOW] = max(params.penalty_last_n, -1)
     words[ADJUSTS] = penalised or bool(params.logit_bias)
     words[VALID] = 1
-    return PreparedSampling(reals, words)
+    return PreparedSampling(reals.tobytes(), words.tobytes())
 
 
 def rows_from(
@@ -85,8 +85,8 @@ def rows_from(
     reals = np.zeros((width, REALS), np.float64)
     words = np.zeros((width, WORDS), np.int64)
     if count:
-        np.stack([row.reals for row in prepared], out=reals[:count])
-        np.stack([row.words for row in prepared], out=words[:count])
+        reals[:count] = np.frombuffer(b"".join([row.reals for row in prepared]), np.float64).reshape(count, REALS)
+        words[:count] = np.frombuffer(b"".join([row.words for row in prepared]), np.int64).reshape(count, WORDS)
         words[:count, POSITION] = positions
         words[:count, SLOT] = slots
     return DrawRows(reals, words)

@@ -23,13 +23,16 @@ class Shard:
 
     def sum(self, x: Array) -> Array:
         """Sum over devices. Only integers, and floats whose use allows for rounding."""
-        return x if self.axis is None else lax.psum(x, self.axis)
+        if self.axis is None:
+            return x
+        total: Array = lax.psum(x, self.axis)  # type: ignore[no-untyped-call]
+        return total
 
     def max(self, x: Array) -> Array:
-        return x if self.axis is None else lax.pmax(x, self.axis)
-
-    def min(self, x: Array) -> Array:
-        return x if self.axis is None else lax.pmin(x, self.axis)
+        if self.axis is None:
+            return x
+        largest: Array = lax.pmax(x, self.axis)  # type: ignore[no-untyped-call]
+        return largest
 
     def joined(self, x: Array) -> Array:
         """Every device's [..., n] side by side along the last axis, in the order of ids."""

@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 from jax import lax
 
+from jaxfold.runtime.sampling import element
 from jaxfold.runtime.sampling import rows as columns
 from jaxfold.runtime.sampling.rows import DrawRows
 from jaxfold.runtime.sampling.shards import Shard
@@ -47,7 +48,7 @@ def reset_slot(
 ) -> DrawState:
     """Make a slot ready for a new reply, or for the replay of one that was preempted (which draws its tokens again).
 
-    `slot` and `last` i32 scalars (`last`: the token that the first decode step reads, if any step reads it before a draw);
+    `slot` and `last` i32 scalars (`last`: the token that the first decode step reads, if one comes before a draw);
     `bias_ids` i32[K] padded with -1, ids distinct; `bias_values` f32[K]; `axis` as in `draw`.
     """
     width = state.bias.shape[1]
@@ -64,31 +65,38 @@ def reset_slot(
     )
 
 
+def _adjusts(rows: DrawRows) -> Array:
+    words = jnp.asarray(rows.words)
+    return (words[:, columns.ADJUSTS] != 0) & (words[:, columns.VALID] != 0)
+
+
+def any_adjusts(rows: DrawRows) -> Array:
+    """Whether some row has a penalty or a bias."""
+    return jnp.any(_adjusts(rows))
+
+
 def adjust(logits: Array, state: DrawState, rows: DrawRows) -> Array:
     """Logits f32[R, W] after penalties and bias, in float32; rows with nothing set keep their bits.
 
     With c the token's count, where c > 0: divide a positive logit by `repeat_penalty` and multiply others, subtract
     `presence_penalty`, subtract `frequency_penalty` * c; then add the bias.
     """
-    reals, words = jnp.asarray(rows.reals), jnp.asarray(rows.words)
-    adjusts = (words[:, columns.ADJUSTS] != 0) & (words[:, columns.VALID] != 0)
-
-    def adjusted() -> Array:
-        slot = words[:, columns.SLOT].astype(jnp.int32)
-        repeat, presence, frequency = (
-            reals[:, column].astype(jnp.float32)[:, None]
-            for column in (columns.REPEAT, columns.PRESENCE, columns.FREQUENCY)
-        )
-        counts = state.counts[slot]
-        bias = state.bias[slot]
-        # Without the barrier the compiler may fuse product and subtraction into one rounding.
-        scaled = lax.optimization_barrier(jnp.where(logits > 0, logits / repeat, logits * repeat))
-        charge = lax.optimization_barrier(frequency * counts.astype(jnp.float32))
-        out = jnp.where(counts > 0, scaled - presence - charge, logits)
-        out = jnp.where(bias != 0, out + bias, out)
-        return jnp.where(adjusts[:, None], out, logits)
-
-    return lax.cond(jnp.any(adjusts), adjusted, lambda: logits)
+    reals = jnp.asarray(rows.reals)
+    repeat, presence, frequency = (
+        reals[:, column].astype(jnp.float32)[:, None]
+        for column in (columns.REPEAT, columns.PRESENCE, columns.FREQUENCY)
+    )
+    slot = jnp.asarray(rows.words)[:, columns.SLOT].astype(jnp.int32)
+    counts, bias = state.counts[slot], state.bias[slot]
+    # Without the barriers the compiler may round a product and a subtraction once instead of twice, and a divisor that
+    # is a plain broadcast would be turned into a product with its reciprocal.
+    positive = logits > 0
+    divided = logits / jnp.where(positive, repeat, np.float32(1))
+    repeated = element.barrier(jnp.where(positive, divided, logits * repeat))
+    charge = element.barrier(frequency * counts.astype(jnp.float32))
+    penalised = jnp.where(counts > 0, repeated - presence - charge, logits)
+    out = jnp.where(bias != 0, penalised + bias, penalised)
+    return jnp.where(_adjusts(rows)[:, None], out, logits)
 
 
 def commit(state: DrawState, tokens: Array, rows: DrawRows, shard: Shard) -> DrawState:

@@ -2,9 +2,10 @@
 
 The noise of a token is at most -ln w, w being 1 minus its uniform number, since -ln u >= 1 - u. So
     bound = (logit - top) / T * log2(e) - log2(w)
-is above the token's score (less the top's scaled logit, in units of ln 2), and it needs neither exp nor log: log2 of a float
-is at least its bits read as an integer, as the mantissa's chord lies below the curve (by at most 0.0861).
-The tokens with the largest bounds are scored exactly; the best kept one among them is the draw if it beats all other bounds.
+is above the token's score (less the top's scaled logit, in units of ln 2), and it needs neither exp nor log: log2 of a
+float is at least its bits read as an integer, as the mantissa's chord lies below the curve (by at most 0.0861).
+The tokens with the largest bounds are scored exactly; the best kept one among them is the draw if it beats all other
+bounds.
 """
 
 from typing import NamedTuple
@@ -18,22 +19,25 @@ from jaxfold.runtime.sampling import candidates
 from jaxfold.runtime.sampling import element
 from jaxfold.runtime.sampling import narrow
 from jaxfold.runtime.sampling.element import Settings
-from jaxfold.runtime.sampling.narrow import Narrowed
+from jaxfold.runtime.sampling.narrow import Needs
 from jaxfold.runtime.sampling.shards import Shard
 
 CONTENDERS = 32
+GROUP = 4
 LOG2_E = 1.4426950408889634
 
 # A bound in f32 may fall short of its value by 2**-21 * (|d| + 256), d being its first term: three roundings of d, the
-# rounding of the bits' conversion (2**-17) and of the sum. The exact score is rounded by 2**-13 at most while |scaled top| is
-# below 2**40. For |d| <= 2048 that is 0.002 together; a token with a lower d can not win at all, since its score
-# is below -1900 and the top token's, always kept, is above -6.
+# rounding of the bits' conversion (2**-17) and of the sum. The exact score is rounded by 2**-13 at most while
+# |scaled top| is below 2**40. For |d| <= 2048 that is 0.002 together; a token with a lower d can not win at all, since
+# its score is below -1900 and the top token's, always kept, is above -6.
 MARGIN = 2.0**-7
 _OPEN, _WON, _FAILED = np.int32(0), np.int32(1), np.int32(2)
+# In place of a row's token: not searched yet, and searched in vain.
+_LEFT, _NONE = np.int32(-1), np.int32(-2)
 
 
 class Contenders(NamedTuple):
-    """The tokens of the largest bounds, all of [R, N]: `ids` i32, `values` f32, `scores` f64, `alive` bool (may be kept).
+    """The tokens of the largest bounds, [R, N]: `ids` i32, `values` f32, `scores` f64, `alive` bool (may be kept).
 
     `beaten` f64[R]: a score above this beats every token that is no contender.
     """
@@ -45,8 +49,8 @@ class Contenders(NamedTuple):
     beaten: Array
 
 
-class _Search(NamedTuple):
-    """State of the search for the best kept contender: `alive` [R, N], `pick` and `status` i32[R]."""
+class _Progress(NamedTuple):
+    """How far the search for the best kept contender is: `alive` bool[G, N], `pick` and `status` i32[G]."""
 
     alive: Array
     pick: Array
@@ -68,7 +72,7 @@ def bounds(logits: Array, top: Array, settings: Settings, shard: Shard) -> Array
 def contenders(logits: Array, top: Array, settings: Settings, shard: Shard) -> Contenders:
     """Score the tokens of the largest bounds of each row, over all devices."""
     # Materialised, since the maximum would not be vectorised with the hash in its loop.
-    bound = lax.optimization_barrier(bounds(logits, top, settings, shard))
+    bound = element.barrier(bounds(logits, top, settings, shard))
     largest, places = candidates.leading(bound, candidates.block_max(bound), CONTENDERS)
     values = jnp.take_along_axis(logits, places, axis=1)
     largest, values, ids = shard.joined(largest), shard.joined(values), shard.joined(shard.base + places)
@@ -98,45 +102,77 @@ def _pick(found: Contenders, alive: Array) -> tuple[Array, Array]:
     return pick, best > found.beaten
 
 
-def _place(logits: Array, top: Array, value: Array, token: Array, settings: Settings, shard: Shard) -> tuple[Array, Array]:
-    """Tokens before (value, token) in candidate order: their number i32 (exact) and their estimated share f64. One row."""
+def _place(
+    logits: Array, top: Array, value: Array, token: Array, settings: Settings, shard: Shard
+) -> tuple[Array, Array]:
+    """Number (exact; 0 without top_k) and share, f64, of one row's tokens before (value, token) in candidate order."""
     earlier = (logits > value) | ((logits == value) & (shard.ids(logits.shape[0]) < token))
     earlier &= logits > element.NEVER  # hides the padding; no contender is -inf
     share = jnp.where(earlier, narrow.shares(logits, top, settings), np.float32(0))
-    return shard.sum(earlier.sum(dtype=jnp.int32)), shard.sum(narrow.share_sum(share[None, :])[0])
+    number = lax.cond(
+        settings.with_top_k(shard.vocab),
+        lambda: narrow.share_sum(earlier.astype(jnp.float32)[None, :])[0],
+        lambda: jnp.zeros((), jnp.float64),
+    )
+    return shard.sum(number), shard.sum(narrow.share_sum(share[None, :])[0])
 
 
-def wide(
-    logits: Array, top: Array, wanted: Array, narrowed: Narrowed, settings: Settings, shard: Shard
+def _search(
+    logits: Array, top: Array, wanted: Array, needs: Needs, settings: Settings, shard: Shard
 ) -> tuple[Array, Array]:
-    """Tokens i32[R] and whether each is surely the draw. `wanted` bool[R]; its rows are plain (`narrow.is_plain`)."""
+    """Best kept contender of each row of a group: tokens i32[G] and whether each is surely the draw."""
     found = contenders(logits, top, settings, shard)
     pick, beats = _pick(found, found.alive)
-    with_top_k, with_top_p = narrow.has_top_k(settings, shard.vocab), narrow.has_top_p(settings)
-    settled = jnp.where(with_top_k | with_top_p, _OPEN, _WON)
-    status = jnp.where(wanted & beats, settled, _FAILED)
+    unplaced = settings.with_top_k(shard.vocab) | settings.with_top_p
+    status = jnp.where(wanted & beats, jnp.where(unplaced, _OPEN, _WON), _FAILED)
     each_row = jnp.arange(logits.shape[0], dtype=jnp.int32)
 
-    def step(search: _Search) -> _Search:
+    def step(search: _Progress) -> _Progress:
         row = jnp.argmax(search.status == _OPEN).astype(jnp.int32)
         mine, one = element.row_of(settings, row), Contenders(*(x[row] for x in found))
         value, token = one.values[search.pick[row]], one.ids[search.pick[row]]
         rank, share = _place(logits[row], top[row], value, token, mine, shard)
         low, high = narrow.mass_bounds(share, shard.vocab)
-        over, under = with_top_k[row] & (rank >= mine.top_k), rank == 0
-        kept = under | ~over & (~with_top_p[row] | (high < narrowed.need_low[row]))
-        cut = ~under & (over | with_top_p[row] & (low >= narrowed.need_high[row]))
+        # The top token's share is 1, so a smaller sum means that nothing comes before.
+        first, over = share < 0.5, mine.with_top_k(shard.vocab) & (rank >= mine.top_k.astype(jnp.float64))
+        kept = first | ~over & (~mine.with_top_p | (high < needs.low[row]))
+        cut = ~first & (over | mine.with_top_p & (low >= needs.high[row]))
         # What is cut takes everything after it in candidate order along.
         before = (one.values > value) | ((one.values == value) & (one.ids < token))
         alive = search.alive[row] & before
         again, beats = _pick(one, alive)
         state = jnp.where(kept, _WON, jnp.where(cut & beats, _OPEN, _FAILED))
         here = each_row == row
-        return _Search(
+        return _Progress(
             jnp.where(here[:, None] & cut, alive[None, :], search.alive),
             jnp.where(here & cut, again, search.pick),
             jnp.where(here, state, search.status),
         )
 
-    end = lax.while_loop(lambda search: jnp.any(search.status == _OPEN), step, _Search(found.alive, pick, status))
+    start = _Progress(found.alive, pick, status)
+    end = lax.while_loop(lambda search: jnp.any(search.status == _OPEN), step, start)
     return jnp.take_along_axis(found.ids, end.pick[:, None], axis=1)[:, 0], end.status == _WON
+
+
+def wide(
+    logits: Array, top: Array, wanted: Array, needs: Needs, settings: Settings, shard: Shard
+) -> tuple[Array, Array]:
+    """Tokens i32[R] and whether each is surely the draw. `wanted` bool[R]; its rows are plain (`narrow.is_plain`).
+
+    The rows that are wanted are taken in groups, so that the cost follows their number.
+    """
+    size = min(GROUP, logits.shape[0])
+
+    def step(tokens: Array) -> Array:
+        _, rows = lax.top_k((tokens == _LEFT).astype(jnp.float32), size)  # the first rows that are left, then others
+        rows = rows.astype(jnp.int32)
+        before = tokens[rows]
+        here = before == _LEFT
+        needed = Needs(needs.low[rows], needs.high[rows])
+        drawn, won = _search(logits[rows], top[rows], here, needed, element.row_of(settings, rows), shard)
+        after = jnp.where(here, jnp.where(won, drawn, _NONE), before)
+        return tokens.at[rows].set(after, unique_indices=True)
+
+    tokens = jnp.where(wanted, _LEFT, _NONE)
+    tokens = lax.while_loop(lambda tokens: jnp.any(tokens == _LEFT), step, tokens)
+    return tokens, tokens != _NONE

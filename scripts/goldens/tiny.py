@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from goldens.tiny_tokenizer import write_tokenizer
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "golden"))
-from gguf_writer import write_gguf  # noqa: E402: the writer that the tests use too
+from gguf_writer import write_gguf
 
 NEW_TOKENS = 24
 PROMPT_LENGTHS = (41, 38)

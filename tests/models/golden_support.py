@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import fields
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,17 @@ import numpy as np
 from safetensors.numpy import load_file
 from safetensors.numpy import save_file
 
-from jaxfold.checkpoints import Checkpoint
 from jaxfold.checkpoints import open_checkpoint
 from jaxfold.models import Cache
 from jaxfold.models import DecoderConfig
 from jaxfold.models import Part
 from jaxfold.models import Plan
 from jaxfold.models import Weights
-from jaxfold.models import declare
 from jaxfold.models import forward
 from jaxfold.models import logits
 from jaxfold.models import new_cache
-from jaxfold.models.assemble import sources
-from jaxfold.models.params import Param
-from jaxfold.models.params import param_dtype
-from jaxfold.models.registry import family_of
+from jaxfold.runtime.weights import load_weights
+from jaxfold.runtime.weights import read_config
 from jaxfold.tokenizers import Tokenizer
 from jaxfold.tokenizers import load_tokenizer
 
@@ -53,27 +48,11 @@ class Model:
 
 
 def load_model(path: Path, dtype: Dtype) -> Model:
-    """The checkpoint at `path` with matrices, products and cache in `dtype`."""
+    """The checkpoint at `path` as the engine loads it, with matrices, products and cache in `dtype`."""
     checkpoint = open_checkpoint(path)
-    family = family_of(checkpoint.model_type)
-    cfg = replace(family.config(checkpoint.config), compute_dtype=dtype)
-    return Model(cfg, read_weights(checkpoint, cfg, jnp.dtype(dtype)), dtype)
-
-
-def read_weights(checkpoint: Checkpoint, cfg: DecoderConfig, dtype: jnp.dtype) -> Weights:
-    """Every declared leaf from its tensors, checked against the declared shape."""
-    declared = declare(cfg)
-    whole: dict[str, Any] = {}
-    layers: list[dict[str, Any]] = [{} for _ in declared.layers]
-    for (field, layer), source in sources(cfg, family_of(checkpoint.model_type)):
-        param = getattr(declared if layer is None else declared.layers[layer], field)
-        assert isinstance(param, Param), field
-        array = jnp.asarray(source.build(checkpoint.read).astype(np.float32)).astype(param_dtype(param, dtype))
-        assert array.shape == param.shape, (field, layer, array.shape, param.shape)
-        (whole if layer is None else layers[layer])[field] = array
-    kind = type(declared.layers[0])
-    unset: dict[str, Any] = {field.name: None for field in fields(kind)}
-    return Weights(**({"head": None} | whole), layers=tuple(kind(**(unset | layer)) for layer in layers))
+    cfg, family = read_config(checkpoint)
+    cfg = replace(cfg, compute_dtype=dtype)
+    return Model(cfg, load_weights(checkpoint, cfg, family, jnp.dtype(dtype), cache_dir=None), dtype)
 
 
 def load_vocabulary(path: Path) -> Tokenizer:

@@ -17,6 +17,7 @@ from typing import Any
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from jaxfold.api.errors import printable
 from jaxfold.api.state import ServerState
 
 Scope = MutableMapping[str, Any]
@@ -84,8 +85,7 @@ class Exchange:
         if self.status < 400 and method in ("GET", "HEAD") and path.removeprefix("/v1") in QUIET_PATHS:
             return
         status = str(self.status) if self._response_over else f"{self.status} (client left)"
-        shown = path.encode("ascii", "backslashreplace").decode()
-        access_log.info("%s %s %s %.3f s", method, shown, status, self.elapsed())
+        access_log.info("%s %s %s %.3f s", method, printable(path), status, self.elapsed())
 
     async def receive(self) -> Message:
         """The server's next event, with what the handler must not see left out."""

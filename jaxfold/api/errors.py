@@ -91,10 +91,10 @@ def _from_http(error: HTTPException, path: str) -> ApiError:
     """Werkzeug's refusals (no such route, wrong method, body too large, body too slow) in our words."""
     match error:
         case NotFound():
-            return ApiError(404, f"unknown path {_shown(path)}", code="not_found")
+            return ApiError(404, f"unknown path {printable(path)}", code="not_found")
         case MethodNotAllowed():
             allow = ", ".join(sorted(error.valid_methods or ()))
-            message = f"{_shown(path)} does not accept this method" + (f"; it accepts {allow}" if allow else "")
+            message = f"{printable(path)} does not accept this method" + (f"; it accepts {allow}" if allow else "")
             return ApiError(405, message, code="method_not_allowed", headers={"Allow": allow} if allow else None)
         case RequestEntityTooLarge():
             return ApiError(413, "the request body is larger than this server accepts", code="request_too_large")
@@ -106,10 +106,10 @@ def _from_http(error: HTTPException, path: str) -> ApiError:
             return ApiError(status, (error.name or "error").lower(), kind=kind)
 
 
-def _shown(path: str, limit: int = 200) -> str:
-    """A client's path as it may stand in a message: printable, on one line, not too long."""
-    text = path.encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= limit else text[:limit] + "..."
+def printable(text: str, limit: int = 200) -> str:
+    """A client's text as it may stand in a message or a log line: ASCII, on one line, not too long."""
+    shown = text.encode("unicode_escape").decode("ascii")
+    return shown if len(shown) <= limit else shown[:limit] + "..."
 
 
 def _one_line(message: str) -> str:

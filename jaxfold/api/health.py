@@ -6,6 +6,7 @@ from quart import Blueprint
 from quart import Response
 
 from jaxfold.api.errors import ApiError
+from jaxfold.api.errors import printable
 from jaxfold.api.errors import unavailable
 from jaxfold.api.metrics import CONTENT_TYPE
 from jaxfold.api.state import ServerState
@@ -58,8 +59,7 @@ def health_routes(state: ServerState) -> Blueprint:
 
 def model_not_found(model_id: str) -> ApiError:
     """404 for an id that is not served."""
-    shown = model_id[:200].encode("ascii", "backslashreplace").decode()
-    return ApiError(404, f"the model '{shown}' is not served here", param="model", code="model_not_found")
+    return ApiError(404, f"the model '{printable(model_id)}' is not served here", param="model", code="model_not_found")
 
 
 def _why_not_ready(state: ServerState) -> str:

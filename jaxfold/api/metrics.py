@@ -40,7 +40,7 @@ class Histogram:
 
     def family(self, name: str, documentation: str) -> HistogramMetricFamily:
         """The histogram in Prometheus' form: cumulative counts."""
-        labels = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
+        labels = [*(str(bound) for bound in BUCKETS), "+Inf"]
         running, buckets = 0, []
         for label, count in zip(labels, self._counts, strict=True):
             running += count

@@ -1,23 +1,23 @@
-"""Runs the application under Hypercorn until a signal, then drains.
+"""Runs the application on Hypercorn's connections until a signal, then drains.
 
-Hypercorn closes its listeners as soon as it is told to stop, so a draining server could not answer 503. The signals
-are therefore handled here: not ready at once, keep accepting and refusing while running replies finish, and only then
-stop Hypercorn. A second signal forces.
+The signals are handled here: not ready at once, keep accepting and answering 503 while running replies finish, and only
+then stop accepting. A second signal forces.
 """
 
 import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Awaitable
 from collections.abc import Callable
+from collections.abc import Coroutine
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hypercorn.asyncio import serve as hypercorn_serve
+from hypercorn.asyncio.tcp_server import TCPServer
+from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.config import Sockets
+from hypercorn.utils import wrap_app
 from quart import Quart
 
 from jaxfold.api.app import state_of
@@ -28,6 +28,7 @@ BACKLOG = 128
 MAX_HEADER_BYTES = 16 * 1024
 CLOSE_S = 5.0
 """Time for the last bytes of cut replies, and for connections to close, before the server stops waiting."""
+ABORT_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger = logging.getLogger("jaxfold.api")
@@ -69,42 +70,84 @@ async def serve(
     state = state_of(app)
     shutdown = shutdown or Shutdown()
     listener = listen(host, port, state.settings.send_timeout_s)
-    stop = asyncio.Event()
-    config = hypercorn_config(state.settings, listener)
-    server = asyncio.create_task(hypercorn_serve(app, config, shutdown_trigger=stop.wait))
+    connections = Connections(app, hypercorn_config(state.settings))
+    await app.startup()
+    server = await asyncio.start_server(connections.serve, sock=listener, backlog=BACKLOG)
     try:
         with _signals(shutdown.ask):
             if on_listening is not None:
                 address = listener.getsockname()
                 on_listening(address[0], address[1])
-            await _first_of(server, shutdown.asked.wait())
-            if not server.done():
-                await _drain(state, shutdown)
-                stop.set()
-                await _first_of(server, shutdown.forced.wait(), timeout=CLOSE_S)
-            if server.done():
-                server.result()
+            await shutdown.asked.wait()
+            await _drain(state, shutdown)
+            server.close()
+            await _first_of(connections.end(), shutdown.forced.wait(), timeout=CLOSE_S)
             return 1 if shutdown.forced.is_set() else 0
     finally:
-        server.cancel()
-        await asyncio.wait({server}, timeout=1)
-        listener.close()
+        server.close()
+        await connections.abort()
+        await app.shutdown()
 
 
-def hypercorn_config(settings: ApiSettings, listener: socket.socket) -> Config:
+class Connections:
+    """The open connections: Hypercorn serves each, this ends them.
+
+    Hypercorn's own server is not used: when it is told to stop it waits without a limit for connections whose client
+    has stopped reading, and it keeps the sockets of clients that left until their idle timer has run out.
+    """
+
+    def __init__(self, app: Quart, config: Config) -> None:
+        self._app = wrap_app(app, config.wsgi_max_body_size, "asgi")
+        self._config = config
+        self._context = WorkerContext(None)
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = writer
+        loop = asyncio.get_running_loop()
+        try:
+            await _Connection(self._app, loop, self._config, self._context, {}, reader, writer)
+        finally:
+            del self._open[task]
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def end(self) -> None:
+        """End every connection: idle ones now, the others after their response."""
+        await self._context.terminated.set()
+        if self._open:
+            await asyncio.wait(self._open)
+
+    async def abort(self) -> None:
+        """Cut what is left, whatever it still has to send."""
+        for writer in self._open.values():
+            writer.transport.abort()
+        if self._open:
+            await asyncio.wait(self._open, timeout=ABORT_S)
+
+
+class _Connection(TCPServer):
+    """Hypercorn's connection, ended when its client has left."""
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
+
+
+def hypercorn_config(settings: ApiSettings) -> Config:
     """Hypercorn's settings, each by choice.
 
     There is no read timeout: Hypercorn counts it while a reply is being generated too, and would end the connection of
     every client that waits quietly for longer. A header that does not arrive is ended by the keep-alive timeout (which
     runs until a whole header is there), a body by the application's body timeout, an unread reply by the socket's own.
     """
-    config = _Config(listener)
-    config.workers = 1
-    config.backlog = BACKLOG
+    config = Config()
     config.keep_alive_timeout = settings.keep_alive_s
     config.read_timeout = None
-    config.graceful_timeout = CLOSE_S
-    config.shutdown_timeout = CLOSE_S
     config.h11_max_incomplete_size = MAX_HEADER_BYTES
     config.include_server_header = False
     config.accesslog = None
@@ -138,17 +181,6 @@ def listen(host: str, port: int, send_timeout_s: float) -> socket.socket:
     raise BindError(f"cannot listen on {host} port {port}: {reason}")
 
 
-class _Config(Config):
-    """Hypercorn's settings around a socket that is already listening."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        super().__init__()
-        self._listener = listener
-
-    def create_sockets(self) -> Sockets:
-        return Sockets([], [self._listener], [])
-
-
 def _set_options(listener: socket.socket, send_timeout_s: float) -> None:
     """Options that accepted connections inherit: find clients that vanished, end those that stopped reading."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -168,14 +200,13 @@ async def _drain(state: ServerState, shutdown: Shutdown) -> None:
     await _first_of(state.idle(), shutdown.forced.wait(), timeout=CLOSE_S)
 
 
-async def _first_of(*awaitables: Awaitable[Any], timeout: float | None = None) -> None:
-    """Return when the first is done, or after `timeout` seconds; the tasks made here are cancelled."""
-    tasks = {asyncio.ensure_future(one) for one in awaitables}
-    made = tasks.difference(one for one in awaitables if isinstance(one, asyncio.Task))
+async def _first_of(*coroutines: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
+    """Return when the first is done, or after `timeout` seconds; the others are cancelled."""
+    tasks = {asyncio.create_task(one) for one in coroutines}
     try:
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in made:
+        for task in tasks:
             task.cancel()
 
 

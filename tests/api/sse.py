@@ -53,5 +53,3 @@ class Stream:
 def events(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """A whole stream."""
     return list(Stream(server, path, body).events())
-
-

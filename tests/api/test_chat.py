@@ -11,11 +11,11 @@ from tests.api.conftest import REPLY
 from tests.api.harness import CHAT
 from tests.api.harness import END_ID
 from tests.api.harness import MODEL
+from tests.api.harness import THINKING
 from tests.api.harness import Server
 from tests.api.harness import chat_body
 from tests.api.harness import reply_ids
 from tests.api.harness import running
-from tests.api.harness import THINKING
 from tests.api.sse import events
 from tests.byte_tokenizer import ByteTokenizer
 from tests.scripted_engine import ScriptedEngine
@@ -205,7 +205,11 @@ def test_history_with_calls_is_rendered(server: Server) -> None:
     messages = [
         {"role": "user", "content": "Secret number?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]},
+        {
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}],
+        },
     ]
     tools = [{"type": "function", "function": {"name": "secret", "parameters": {}}}]
     assert server.post(CHAT, {"messages": messages, "tools": tools}).status == 200
@@ -304,7 +308,9 @@ def test_a_model_that_does_not_reason(fields: dict[str, Any], status: int) -> No
 
 
 def test_effort_levels_reach_a_template_that_names_them() -> None:
-    template = THINKING + "{% if reasoning_effort == 'low' or reasoning_effort == 'max' %}{{ reasoning_effort }}{% endif %}"
+    template = (
+        THINKING + "{% if reasoning_effort == 'low' or reasoning_effort == 'max' %}{{ reasoning_effort }}{% endif %}"
+    )
     with running(ScriptedEngine(reply_ids("ok")), template=template) as server:
         for asked, named in (("minimal", b"low"), ("xhigh", b"max"), ("low", b"low")):
             assert server.post(CHAT, chat_body(reasoning_effort=asked)).status == 200

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,7 @@ class PartShape:
     columns: int
 
 
-def empty_part(shape: PartShape, tables: Mapping[str, int]) -> dict[str, np.ndarray | dict[str, np.ndarray]]:
+def empty_part(shape: PartShape, tables: Mapping[str, int]) -> dict[str, Any]:
     """Host arrays of an all-padding part; `tables` maps a cache group to its table width in pages."""
     return {
         "tokens": np.zeros((shape.lanes, shape.columns), np.int32),

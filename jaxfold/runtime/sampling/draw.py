@@ -58,6 +58,12 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
     """
     if not jax.config.jax_enable_x64:
         raise RuntimeError("the keyed draw is traced under jax.enable_x64(True)")
+    count = logits.shape[0]
+    if count == 1:
+        # With one row the loops over rows would run over a constant, and the compiler would move their bodies out of
+        # them: the whole vocabulary in f64, on every draw.
+        spare = ((0, 1), (0, 0))
+        logits, rows = jnp.pad(logits, spare), DrawRows(jnp.pad(rows.reals, spare), jnp.pad(rows.words, spare))
     shard = shard_of(logits.shape[1], vocab, axis)
     # `canonical` inside the branches: a branch that returned its operand would cost a copy.
     row = lax.cond(
@@ -66,7 +72,7 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
         lambda: element.canonical(candidates.padded(logits, shard)),
     )
     tokens, paths = choose(row, element.settings_of(rows), shard)
-    return Drawn(tokens, lanes.commit(state, tokens, rows, shard), paths)
+    return Drawn(tokens[:count], lanes.commit(state, tokens, rows, shard), paths[:count])
 
 
 def choose(row: Array, settings: Settings, shard: Shard) -> tuple[Array, Array]:

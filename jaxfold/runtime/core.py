@@ -1,0 +1,300 @@
+"""The engine's state machine, single-threaded: admit, dispatch a round, collect its tokens, finish, preempt.
+
+It composes the managers: the queue (who waits), the lanes (who runs), their pages and prefix tree, the decode share
+(what runs next) and the device (what is computed). Only the queue is shared with other threads, under `lock`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from collections.abc import Iterable
+
+from jaxfold.runtime.api import EngineEvent
+from jaxfold.runtime.api import ExactnessLevel
+from jaxfold.runtime.api import Failed
+from jaxfold.runtime.api import Finished
+from jaxfold.runtime.api import FinishReason
+from jaxfold.runtime.api import Tokens
+from jaxfold.runtime.counters import Counters
+from jaxfold.runtime.device import Chunk
+from jaxfold.runtime.device import Device
+from jaxfold.runtime.device import Round
+from jaxfold.runtime.lanes import Job
+from jaxfold.runtime.lanes import Lane
+from jaxfold.runtime.lanes import LanePages
+from jaxfold.runtime.queue import RequestQueue
+from jaxfold.runtime.schedule import DecodeShare
+from jaxfold.runtime.schedule import choose_victim
+from jaxfold.runtime.schedule import pick_chunk
+
+LOG = logging.getLogger(__name__)
+GROWTH = 256
+"""Tokens of reply that must find room beside the running lanes before a request is admitted."""
+DIVERGED = "the reply could not be repeated after it was interrupted"
+STEP_FAILED = "the engine failed while generating this reply"
+
+
+class Core:
+    """See the module. `clock` gives seconds; `level` says what may be reused (see `runtime.api.ExactnessLevel`)."""
+
+    def __init__(
+        self,
+        device: Device,
+        pages: LanePages,
+        queue: RequestQueue[Job],
+        share: DecodeShare,
+        level: ExactnessLevel,
+        clock: Callable[[], float],
+    ) -> None:
+        self.device = device
+        self.pages = pages
+        self.queue = queue
+        self.share = share
+        self.level = level
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.lanes: list[Lane | None] = [None] * device.programs.table.lanes
+        self.counters = Counters()
+        self._collected = 0.0
+        self._hold = False
+
+    @property
+    def running(self) -> list[Lane]:
+        return [lane for lane in self.lanes if lane is not None]
+
+    # Admission
+
+    def admit(self) -> None:
+        """Move waiting requests into free lanes while they fit; a background lane yields to a foreground request."""
+        while True:
+            with self.lock:
+                job = self._next_job()
+            if job is None:
+                return
+            slot = self.lanes.index(None)
+            lane = self.pages.open(job, slot)
+            wanted = lane.tokens_left + min(job.request.max_tokens, GROWTH)
+            if self.running and (self._hold or not self.pages.can_open(wanted)):
+                self.pages.close(lane)
+                with self.lock:
+                    self.queue.push_front(job)
+                return
+            self._start(lane)
+
+    def _next_job(self) -> Job | None:
+        if None in self.lanes:
+            due = self.queue.due
+            job = self.queue.next()
+            if job is not None and job.background and due:
+                job.protected = True
+            return job
+        if not self.queue.foreground_waiting:
+            return None
+        victim = choose_victim(self.lanes)
+        if victim is None:
+            return None
+        lane = self.lanes[victim]
+        assert lane is not None
+        self.preempt(lane)
+        return self.queue.next(foreground_only=True)
+
+    def _start(self, lane: Lane) -> None:
+        job, now = lane.job, self.clock()
+        self.lanes[lane.slot] = lane
+        if job.started is None:
+            job.started = now
+        if job.cached_tokens is None:
+            job.cached_tokens = lane.filled
+        self.device.begin(lane)
+
+    # Dispatch
+
+    def dispatch(self) -> Round | None:
+        """Start the next round of work, None if there is none."""
+        fills = [lane for lane in self.running if lane.filling]
+        decoding = [lane for lane in self.running if lane.can_decode]
+        if not fills:
+            self.share.reset()
+            return self._dispatch(decoding, None) if decoding else None
+        if decoding and self.share.may_round():
+            return self._dispatch(decoding, None)
+        lane = fills[pick_chunk(fills, self.share.whole_prompts)]
+        return self._dispatch([] if self.share.whole_prompts else decoding, lane)
+
+    def _dispatch(self, decoding: list[Lane], filling: Lane | None) -> Round | None:
+        table = self.device.programs.table
+        chunk, width = None, 0
+        # The oldest first: whoever comes later gives way when pages run out.
+        for lane in sorted([*decoding, *([filling] if filling else [])], key=_seniority):
+            if lane.finished:
+                continue
+            if lane is not filling:
+                self._room(lane, lane.position + 1)
+                continue
+            shared = bool(decoding)
+            busy = shared or len(self.queue) > 0 or sum(lane.filling for lane in self.running) > 1
+            limit = table.shared_chunks[-1] if busy and table.shared_chunks else table.chunks[-1]
+            length = min(lane.tokens_left, limit)
+            width = table.chunk_width(length, shared)
+            chunk = Chunk(lane, length, length == lane.tokens_left)
+            if not self._room(lane, lane.filled + length):
+                chunk = None
+        if chunk is not None and chunk.lane.finished:
+            chunk = None
+        decoding = [lane for lane in decoding if not lane.finished]
+        if not decoding and chunk is None:
+            return None
+        done = self.device.dispatch(decoding, chunk, width if chunk else 0, self.clock())
+        for lane in decoding:
+            lane.issued += 1
+        if chunk is not None:
+            chunk.lane.filled += chunk.length
+            chunk.lane.issued += chunk.last
+            self.counters.chunks += 1
+            if chunk.last:
+                self.pages.remember(chunk.lane, chunk.lane.job.request.prompt_ids)
+        self.counters.rounds += bool(done.drawn)
+        return done
+
+    def _room(self, lane: Lane, tokens: int) -> bool:
+        """Pages for the lane's first `tokens` tokens, taken from junior lanes if need be. False: it was preempted."""
+        self.pages.drop_behind(lane, lane.position)
+        while not self.pages.grow(lane, tokens):
+            self._hold = True
+            victim = max(self.running, key=_seniority)
+            self.preempt(victim)
+            if victim is lane:
+                return False
+        return True
+
+    # Collect
+
+    def collect(self, round_: Round) -> None:
+        """Wait for a dispatched round and commit its tokens."""
+        tokens = round_.wait()
+        now = self.clock()
+        seconds = now - max(round_.dispatched, self._collected)
+        self._collected = now
+        if round_.chunk is not None:
+            self.share.chunk_done(seconds)
+            if round_.chunk.last and not round_.chunk.lane.finished and round_.chunk.lane.job.prefilled is None:
+                round_.chunk.lane.job.prefilled = now
+        elif any(lane.filling for lane in self.running):
+            self.share.spent(seconds)
+        for lane, token in zip(round_.drawn, tokens, strict=True):
+            # A lane that ended meanwhile drew one token too many: it is nobody's.
+            if not lane.finished:
+                self._commit(lane, token, now)
+
+    def _commit(self, lane: Lane, token: int, now: float) -> None:
+        job = lane.job
+        job.rounds += 1
+        lane.committed += 1
+        if lane.committed <= len(job.sent):
+            if job.sent[lane.committed - 1] != token:
+                self.fail(lane, DIVERGED)
+            return
+        job.sent.append(token)
+        if job.first_token is None:
+            job.first_token = now
+        request = job.request
+        stopped = token in request.stop_ids or (request.stop_check is not None and self._stops(lane, token))
+        self._emit(lane, Tokens((token,)))
+        if lane.finished:
+            return
+        if stopped:
+            self.finish(lane, "stop")
+        elif lane.committed >= request.max_tokens:
+            self.finish(lane, "length")
+
+    def _stops(self, lane: Lane, token: int) -> bool:
+        check = lane.job.request.stop_check
+        assert check is not None
+        try:
+            return check(token)
+        except Exception:
+            LOG.exception("stop_check of request %s raised; ending the reply", lane.job.request_id)
+            return True
+
+    # Endings
+
+    def finish(self, lane: Lane, reason: FinishReason) -> None:
+        """End a running reply and free its lane; whole pages of what it computed stay in the prefix tree."""
+        self._leave(lane)
+        self._ended(lane.job, Finished(reason, lane.job.stats(self.clock())))
+
+    def fail(self, lane: Lane, message: str) -> None:
+        """End a running reply with an error. Nothing of it is kept."""
+        lane.finished = True
+        self.pages.close(lane)
+        self.lanes[lane.slot] = None
+        self._ended(lane.job, Failed(message))
+
+    def preempt(self, lane: Lane) -> None:
+        """Put a running request back into the queue; it will be drawn again from its prompt and checked."""
+        self._leave(lane)
+        lane.job.preemptions += 1
+        self.counters.preemptions += 1
+        with self.lock:
+            self.queue.push_front(lane.job)
+
+    def cancel(self, request_ids: Iterable[str]) -> None:
+        """End these requests, waiting or running; unknown ids are ignored."""
+        wanted = set(request_ids)
+        for request_id in sorted(wanted):
+            with self.lock:
+                job = self.queue.cancel(request_id)
+            if job is not None:
+                self._ended(job, Finished("cancelled", job.stats(self.clock())))
+        for lane in self.running:
+            if lane.job.request_id in wanted:
+                self.finish(lane, "cancelled")
+
+    def fail_running(self, message: str) -> None:
+        """After a failed step: its donated arrays are gone, so every running reply and cached page is lost."""
+        for lane in self.running:
+            self.fail(lane, message)
+        self.pages.tree.clear()
+        self.device.rebuild()
+        self.share.reset()
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError if queue, pages or lanes contradict each other."""
+        with self.lock:
+            self.queue.check_integrity()
+        self.pages.check_integrity(self.running)
+
+    def _leave(self, lane: Lane) -> None:
+        lane.finished = True
+        request = lane.job.request
+        known = request.prompt_ids[: lane.filled]
+        if self.level == "A" and not lane.tokens_left:
+            # The last token's keys are not in the cache: they would be written by the step after it.
+            known = (*known, *lane.job.sent[: max(lane.committed - 1, 0)])
+        self.pages.remember(lane, known)
+        self.pages.close(lane)
+        self.lanes[lane.slot] = None
+        self._hold = False
+
+    def _ended(self, job: Job, event: Finished | Failed) -> None:
+        if isinstance(event, Finished):
+            self.counters.add(event.stats)
+            self.counters.cancelled += event.reason == "cancelled"
+        else:
+            self.counters.failed += 1
+        try:
+            job.sink(event)
+        except Exception:
+            LOG.exception("the sink of request %s raised at its end", job.request_id)
+
+    def _emit(self, lane: Lane, event: EngineEvent) -> None:
+        try:
+            lane.job.sink(event)
+        except Exception:
+            LOG.exception("the sink of request %s raised; cancelling it", lane.job.request_id)
+            self.finish(lane, "cancelled")
+
+
+def _seniority(lane: Lane) -> tuple[bool, int]:
+    """Sort key: foreground before background, then arrival."""
+    return lane.background, lane.arrival

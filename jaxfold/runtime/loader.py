@@ -1,0 +1,197 @@
+"""From options to a running engine: checkpoint, weights, cache, programs, self-check, in that order."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxfold.checkpoints import Checkpoint
+from jaxfold.checkpoints import CheckpointError
+from jaxfold.checkpoints import open_checkpoint
+from jaxfold.models.config import DecoderConfig
+from jaxfold.models.decoder import Weights
+from jaxfold.runtime import self_check
+from jaxfold.runtime.api import EngineInfo
+from jaxfold.runtime.core import Core
+from jaxfold.runtime.device import Device
+from jaxfold.runtime.engine import LocalEngine
+from jaxfold.runtime.lanes import LanePages
+from jaxfold.runtime.memory import RESERVE_BYTES
+from jaxfold.runtime.memory import CachePlan
+from jaxfold.runtime.memory import free_bytes
+from jaxfold.runtime.memory import plan_cache
+from jaxfold.runtime.options import EngineOptions
+from jaxfold.runtime.pages import PagePool
+from jaxfold.runtime.prefix_tree import GroupSpec
+from jaxfold.runtime.programs import CompileCounter
+from jaxfold.runtime.programs import Programs
+from jaxfold.runtime.queue import RequestQueue
+from jaxfold.runtime.schedule import DecodeShare
+from jaxfold.runtime.table import make_table
+from jaxfold.runtime.weights import load_weights
+from jaxfold.runtime.weights import read_config
+from jaxfold.runtime.weights import weight_bytes
+from jaxfold.tokenizers import Tokenizer
+from jaxfold.tokenizers import TokenizerError
+from jaxfold.tokenizers import load_tokenizer
+from pallas_kernels.paged_attention.xla import BLOCK
+
+LOG = logging.getLogger(__name__)
+Progress = Callable[[str], None]
+_DTYPES: Mapping[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16}
+_SHORT: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A running engine and what the chat layer needs to talk to it."""
+
+    engine: LocalEngine
+    tokenizer: Tokenizer
+    chat_template: str | None
+    generation_config: Mapping[str, Any]
+    name: str
+    checkpoint: Checkpoint
+    verdict: self_check.Verdict | None
+
+
+def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> LoadedModel:
+    """Load a model and start its engine; every program is compiled when this returns.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        CapacityError: the context asked for does not fit.
+    """
+    compiles = CompileCounter()
+    progress("opening the checkpoint")
+    checkpoint = open_checkpoint(options.model)
+    cfg, family = read_config(checkpoint)
+    weight_dtype = jnp.dtype(_DTYPES["bf16" if options.weight_dtype == "auto" else options.weight_dtype])
+    compute = weight_dtype if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
+    kv_dtype = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
+    cfg = replace(cfg, compute_dtype=compute.name)
+    tokenizer = read_tokenizer(checkpoint, cfg)
+    progress(f"loading the weights ({weight_dtype.name})")
+    weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress)
+    plan = _plan(cfg, options, kv_dtype)
+    table = make_table(options.parallel, _widths(plan, options.page_size))
+    programs = Programs(cfg, table, options.compile_cache_dir)
+    device = Device(programs, weights, plan.pages, options.page_size, kv_dtype, plan.context)
+    progress(f"preparing {table.count} programs")
+    programs.warm_up(weights, device.cache, device.state, progress)
+    verdict = _check(device, checkpoint, options, progress)
+    level = "A" if verdict is None else verdict.level
+    if level == "C":
+        LOG.warning("this machine's products are not bit-stable (level C): prefix reuse is off")
+    core = _core(device, plan, options, level)
+    info = _info(cfg, weights, plan, options, level, kv_dtype, table.count)
+    engine = LocalEngine(core, info, compiles, overlap=options.overlap, seed_salt=options.seed_salt)
+    return LoadedModel(
+        engine=engine,
+        tokenizer=tokenizer,
+        chat_template=checkpoint.chat_template,
+        generation_config=checkpoint.generation_config,
+        name=options.model.stem if options.model.suffix == ".gguf" else options.model.name,
+        checkpoint=checkpoint,
+        verdict=verdict,
+    )
+
+
+def read_tokenizer(checkpoint: Checkpoint, cfg: DecoderConfig) -> Tokenizer:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        CheckpointError: it cannot be used.
+    """
+    try:
+        return load_tokenizer(
+            checkpoint.tokenizer_files, vocab_size=cfg.vocab_size, eos_ids=checkpoint.eos_token_ids
+        )
+    except TokenizerError as error:
+        raise CheckpointError(checkpoint.path, str(error)) from None
+
+
+def _plan(cfg: DecoderConfig, options: EngineOptions, kv_dtype: jnp.dtype) -> CachePlan:
+    budget = int(free_bytes() * options.memory_fraction) - RESERVE_BYTES
+    return plan_cache(
+        cfg,
+        context=options.context,
+        lanes=options.parallel,
+        page_size=options.page_size,
+        block=BLOCK,
+        itemsize=kv_dtype.itemsize,
+        budget=budget,
+    )
+
+
+def _widths(plan: CachePlan, page_size: int) -> dict[str, int]:
+    """Table width of each group: pages of the whole window, in whole key blocks."""
+    blocks = -(-plan.context // BLOCK)
+    return {group: blocks * (BLOCK // page_size) for group in plan.pages}
+
+
+def _check(
+    device: Device, checkpoint: Checkpoint, options: EngineOptions, progress: Progress
+) -> self_check.Verdict | None:
+    if not options.self_check:
+        return None
+    progress("exactness self-check")
+    file = None
+    if options.compile_cache_dir is not None:
+        text = "\n".join([device.programs.key("self-check"), checkpoint.fingerprint, str(device.weights.embed.dtype)])
+        file = options.compile_cache_dir / f"{hashlib.sha256(text.encode()).hexdigest()}.verdict.json"
+    begun = time.perf_counter()
+    verdict = self_check.run(device, file)
+    LOG.debug("self-check: level %s after %.1f s", verdict.level, time.perf_counter() - begun)
+    return verdict
+
+
+def _core(device: Device, plan: CachePlan, options: EngineOptions, level: Any) -> Core:
+    groups = {
+        group: GroupSpec(PagePool(count), device.cfg.groups[group]) for group, count in plan.pages.items()
+    }
+    pages = LanePages(
+        groups, options.page_size, device.programs.table.widths, reuse=options.prefix_cache and level != "C"
+    )
+    queue = RequestQueue(options.max_queue, options.max_queue_tokens)
+    return Core(device, pages, queue, DecodeShare(options.decode_share), level, time.perf_counter)
+
+
+def _info(
+    cfg: DecoderConfig,
+    weights: Weights,
+    plan: CachePlan,
+    options: EngineOptions,
+    level: Any,
+    kv_dtype: jnp.dtype,
+    programs: int,
+) -> EngineInfo:
+    return EngineInfo(
+        model_type=cfg.model_type,
+        vocab_size=cfg.vocab_size,
+        context_length=plan.context,
+        lanes=options.parallel,
+        page_size=options.page_size,
+        total_pages=sum(count - 1 for count in plan.pages.values()),
+        exactness=level,
+        weight_dtype=_SHORT[weights.layers[0].qkv.dtype.name],
+        compute_dtype=_SHORT[cfg.compute_dtype],
+        kv_dtype=_SHORT[kv_dtype.name],
+        weight_bytes=weight_bytes(weights),
+        cache_bytes=plan.cache_bytes,
+        platform=jax.devices()[0].platform,
+        programs=programs,
+    )
+
+
+def default_cache_dirs(root: Path) -> tuple[Path, Path]:
+    """(compiled programs, weights) below the user's cache folder."""
+    return root / "programs", root / "weights"

@@ -1,0 +1,112 @@
+"""How much cache fits: pages per group from free memory, and refusals that carry the numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import psutil
+
+from jaxfold.models.config import DecoderConfig
+from jaxfold.runtime.api import CapacityError
+from jaxfold.runtime.table import CHUNKS
+
+MIB = 1 << 20
+RESERVE_BYTES = 256 * MIB
+"""Kept for activations, logits, program code and Python itself."""
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """The window in tokens, the pages of each group (scratch included) and what they take."""
+
+    context: int
+    pages: Mapping[str, int]
+    cache_bytes: int
+
+
+def free_bytes() -> int:
+    """Memory that may still be taken: the device's own, else the host's, a container's limit respected."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+    free = int(psutil.virtual_memory().available)
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    return free if limit is None else min(free, limit - (used or 0))
+
+
+def plan_cache(
+    cfg: DecoderConfig,
+    *,
+    context: int | None,
+    lanes: int,
+    page_size: int,
+    block: int,
+    itemsize: int,
+    budget: int,
+) -> CachePlan:
+    """Pages for `lanes` conversations of `context` tokens, or as many as `budget` bytes hold (at least one whole one).
+
+    Args:
+        context: tokens asked for; None takes the model's own length, or what fits if that is less.
+        block: the table's width in keys is a multiple of this.
+
+    Raises:
+        CapacityError: the context asked for does not fit, or nothing useful fits at all.
+    """
+    per_token = cfg.kv_bytes_per_token(itemsize)
+    sizes = {group: size * page_size for group, size in per_token.items()}
+
+    def one(tokens: int) -> dict[str, int]:
+        return {group: group_pages(tokens, page_size, window) for group, window in cfg.groups.items()}
+
+    def taken(pages: Mapping[str, int]) -> int:
+        return sum((pages[group] + 1) * sizes[group] for group in sizes)
+
+    longest = _largest(lambda tokens: taken(one(tokens)) <= budget, block, cfg.max_position)
+    if context is not None and context > cfg.max_position:
+        raise CapacityError(f"--context {context} is more than the {cfg.max_position} tokens the model was made for")
+    wanted = cfg.max_position if context is None else context
+    if longest < (min(block, wanted) if context is None else context):
+        raise CapacityError(
+            f"a context of {wanted} tokens needs {taken(one(wanted)) / MIB:.0f} MiB of cache, but only "
+            f"{max(budget, 0) / MIB:.0f} MiB are free for it; the largest that fits is {longest} tokens"
+        )
+    window = min(wanted, longest)
+    single = one(window)
+    for count in range(lanes, 0, -1):
+        pages = {group: n * count for group, n in single.items()}
+        if taken(pages) <= budget:
+            break
+    pages = {group: n + 1 for group, n in pages.items()}
+    return CachePlan(window, pages, sum(pages[group] * sizes[group] for group in sizes))
+
+
+def group_pages(tokens: int, page_size: int, window: int | None) -> int:
+    """Pages that one conversation of `tokens` tokens holds at most at once in a group."""
+    pages = -(-tokens // page_size)
+    if window is None:
+        return pages
+    # The window, one chunk being written, and one page at each ragged end; twice, so that prefixes can be kept.
+    return min(pages, 2 * (-(-window // page_size) + 2 + CHUNKS[-1] // page_size))
+
+
+def _largest(fits: object, step: int, limit: int) -> int:
+    """The largest token count up to `limit` that fits, in whole steps (or `limit` itself); 0 if none does."""
+    assert callable(fits)
+    if fits(limit):
+        return limit
+    low, high = 0, limit // step
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * step) else (low, middle - 1)
+    return low * step
+
+
+def _cgroup(name: str) -> int | None:
+    """A number from the control group's files, None where there is none or no limit."""
+    try:
+        text = Path("/sys/fs/cgroup", name).read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,249 @@
+"""The compiled programs: steps, draws and the slot reset, all ready before the engine says so.
+
+A warm start loads serialised executables. They hold a pickle, so the cache directory is the engine's own with mode
+0700, and the key covers everything the code depends on: JAX versions, device, flags, config, shapes and sources.
+"""
+
+import hashlib
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+from jax.experimental import serialize_executable
+
+import jaxfold.models
+import jaxfold.runtime.sampling
+import pallas_kernels
+from jaxfold.models.config import DecoderConfig
+from jaxfold.models.decoder import Cache
+from jaxfold.models.decoder import Weights
+from jaxfold.models.decoder import forward
+from jaxfold.models.decoder import logits
+from jaxfold.models.plan import Plan
+from jaxfold.models.plan import abstract_plan
+from jaxfold.runtime.sampling.draw import draw
+from jaxfold.runtime.sampling.rows import BIAS_LIMIT
+from jaxfold.runtime.sampling.rows import REALS
+from jaxfold.runtime.sampling.rows import WORDS
+from jaxfold.runtime.sampling.rows import DrawRows
+from jaxfold.runtime.sampling.state import DrawState
+from jaxfold.runtime.sampling.state import reset_slot
+from jaxfold.runtime.table import StepShape
+from jaxfold.runtime.table import Table
+
+LOG = logging.getLogger(__name__)
+_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+class CompileCounter:
+    """Counts the process's XLA compilations; `since_ready` must stay 0 while serving."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._mark = 0
+        jax.monitoring.register_event_duration_secs_listener(self._seen)
+
+    def _seen(self, event: str, duration: float, **_: Any) -> None:
+        if event == _COMPILE_EVENT:
+            with self._lock:
+                self._count += 1
+
+    def mark_ready(self) -> None:
+        with self._lock:
+            self._mark = self._count
+
+    @property
+    def since_ready(self) -> int:
+        with self._lock:
+            return self._count - self._mark
+
+
+def _step(weights: Weights, cache: Cache, plan: Plan, last: jax.Array, cfg: DecoderConfig) -> tuple[jax.Array, Cache]:
+    return forward(weights, cache, plan, cfg, last)
+
+
+def _draw(
+    weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows, cfg: DecoderConfig
+) -> tuple[jax.Array, jax.Array, DrawState]:
+    """Tokens int32[R], their logits float32[R, vocab] and the new lane state."""
+    scores = logits(weights, hidden, cfg)
+    drawn = draw(scores, state, rows)
+    return drawn.tokens, scores, drawn.state
+
+
+class Programs:
+    """Every program of a table, compiled. Calls dispatch and return device arrays without waiting."""
+
+    def __init__(self, cfg: DecoderConfig, table: Table, cache_dir: Path | None) -> None:
+        self.cfg = cfg
+        self.table = table
+        self._cache_dir = cache_dir
+        self._steps: dict[StepShape, Callable[..., Any]] = {}
+        self._draws: dict[int, Callable[..., Any]] = {}
+        self._reset: Callable[..., Any] | None = None
+
+    def warm_up(
+        self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
+    ) -> int:
+        """Compile everything (or load it from the cache directory). Returns how many were compiled afresh."""
+        jobs = [(str(shape), self._step_job(shape, weights, cache, state)) for shape in self.table.steps]
+        jobs += [(f"draw {n}", self._draw_job(n, weights, state)) for n in self.table.decode]
+        jobs.append(("reset", self._reset_job(state)))
+        with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
+            results = list(pool.map(lambda job: self._obtain(*job), jobs))
+        for (name, _), (program, fresh) in zip(jobs, results, strict=True):
+            LOG.debug("program %s: %s", name, "compiled" if fresh else "loaded")
+            self._keep(name, program)
+        compiled = sum(fresh for _, fresh in results)
+        if progress is not None:
+            progress(f"{len(jobs)} programs ready ({compiled} compiled, {len(jobs) - compiled} loaded)")
+        return compiled
+
+    def step(
+        self, shape: StepShape, weights: Weights, cache: Cache, plan: Plan, last: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        """Dispatch one step: hidden float32[shape.rows, hidden_size] and the cache; `cache` is donated."""
+        hidden, cache = self._steps[shape](weights, cache, plan, last)
+        return hidden, cache
+
+    def draw(
+        self, weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows
+    ) -> tuple[jax.Array, jax.Array, DrawState]:
+        """Dispatch one draw: tokens int32[R], logits float32[R, vocab] and the lane state; `state` is donated."""
+        tokens, scores, state = self._draws[hidden.shape[0]](weights, hidden, state, rows)
+        return tokens, scores, state
+
+    def reset(self, state: DrawState, slot: int, ids: np.ndarray, values: np.ndarray) -> DrawState:
+        """Dispatch the reset of one slot's lane state; `state` is donated."""
+        if self._reset is None:
+            raise RuntimeError("warm_up has not run")
+        done: DrawState = self._reset(state, np.int32(slot), np.int32(0), ids, values)
+        return done
+
+    def _step_job(self, shape: StepShape, weights: Weights, cache: Cache, state: DrawState) -> Callable[[], Any]:
+        def lower() -> Any:
+            plan = abstract_plan(shape.parts, shape.rows, self.table.widths)
+            jitted = jax.jit(_step, static_argnames="cfg", donate_argnames="cache")
+            return jitted.lower(_shapes(weights), _shapes(cache), plan, _shapes(state.last), cfg=self.cfg)
+
+        return lower
+
+    def _draw_job(self, rows: int, weights: Weights, state: DrawState) -> Callable[[], Any]:
+        def lower() -> Any:
+            hidden = jax.ShapeDtypeStruct((rows, self.cfg.hidden_size), jnp.float32)
+            # Thread-local and part of the trace: the draw is float64 inside, the steps are not.
+            with jax.enable_x64(True):
+                columns = DrawRows(
+                    jax.ShapeDtypeStruct((rows, REALS), np.float64), jax.ShapeDtypeStruct((rows, WORDS), np.int64)
+                )
+                jitted = jax.jit(_draw, static_argnames="cfg", donate_argnames="state")
+                return jitted.lower(_head(weights), hidden, _shapes(state), columns, cfg=self.cfg)
+
+        return lower
+
+    def _reset_job(self, state: DrawState) -> Callable[[], Any]:
+        def lower() -> Any:
+            scalar = jax.ShapeDtypeStruct((), jnp.int32)
+            ids = jax.ShapeDtypeStruct((BIAS_LIMIT,), jnp.int32)
+            values = jax.ShapeDtypeStruct((BIAS_LIMIT,), jnp.float32)
+            jitted = jax.jit(reset_slot, donate_argnames="state")
+            return jitted.lower(_shapes(state), scalar, scalar, ids, values)
+
+        return lower
+
+    def _keep(self, name: str, program: Callable[..., Any]) -> None:
+        if name == "reset":
+            self._reset = program
+        elif name.startswith("draw "):
+            rows = int(name.removeprefix("draw "))
+
+            def call(weights: Weights, *args: Any) -> Any:
+                with jax.enable_x64(True):
+                    return program(_head(weights), *args)
+
+            self._draws[rows] = call
+        else:
+            self._steps[next(shape for shape in self.table.steps if str(shape) == name)] = program
+
+    def _obtain(self, name: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
+        """The executable, from the cache directory or compiled; and whether it was compiled."""
+        path = self._cache_dir / f"{self.key(name)}.xla" if self._cache_dir else None
+        if path is not None and path.exists():
+            try:
+                return serialize_executable.deserialize_and_load(*pickle.loads(path.read_bytes())), False
+            except Exception as error:
+                LOG.warning("cached program %s cannot be loaded (%s); compiling it again", path.name, error)
+                path.unlink(missing_ok=True)
+        compiled = lower().compile()
+        if path is not None:
+            _store(path, compiled)
+        return compiled, True
+
+    def key(self, name: str) -> str:
+        """Hex digest of everything that the program's code depends on."""
+        device = jax.devices()[0]
+        parts = [
+            jax.__version__,
+            jaxlib.__version__,
+            device.platform,
+            device.device_kind,
+            str(len(jax.devices())),
+            cpu_flags(),
+            os.environ.get("XLA_FLAGS", ""),
+            repr(self.cfg),
+            repr(self.table),
+            source_hash(),
+            name,
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def _head(weights: Weights) -> Weights:
+    """The part of the weights that scores need, so that a draw's call flattens few leaves."""
+    return Weights(embed=weights.embed, layers=(), final_norm=weights.final_norm, head=weights.head)
+
+
+def _store(path: Path, compiled: Any) -> None:
+    """Write one serialised executable, atomically; a full disk costs the next start time, not this one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        part.write_bytes(pickle.dumps(serialize_executable.serialize(compiled)))
+        part.replace(path)
+    except OSError as error:
+        LOG.warning("the compiled program could not be cached: %s", error)
+
+
+def cpu_flags() -> str:
+    """The processor's instruction sets: code compiled for one must not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def source_hash() -> str:
+    """Digest of the source files that programs are traced from."""
+    digest = hashlib.sha256()
+    for package in (jaxfold.models, jaxfold.runtime.sampling, pallas_kernels):
+        for root in package.__path__:
+            for file in sorted(Path(root).rglob("*.py")):
+                digest.update(file.name.encode())
+                digest.update(file.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    return digest.hexdigest()

@@ -141,6 +141,20 @@ def test_draws_follow_the_distribution(draws, hard_batches):
     assert (np.abs(seen - 4000 * probabilities) < 4 * deviation).all(), seen
 
 
+def test_one_row_of_a_small_vocabulary():
+    """One row is widened on the way, and fewer columns than candidates are no special case."""
+    rng = np.random.default_rng(4)
+    program = jax.jit(drawing.draw)
+    for position in range(60):
+        logits = (rng.normal(size=(1, 70)) * 3).astype(np.float32)
+        params = [*SETTINGS, SamplingParams(temperature=0.0), SamplingParams(top_k=68, top_p=0.99)][position % 12]
+        with jax.enable_x64(True):
+            out = program(jnp.asarray(logits), new_state(1, 70, 4), rows_from([prepare(params, 6)], [position], [0], 1))
+        assert out.tokens.shape == out.paths.shape == (1,)
+        assert int(out.tokens[0]) == draw_row(logits[0], params, 6, position), params
+        assert int(out.state.last[0]) == int(out.tokens[0]) and int(out.state.counts[0, out.tokens[0]]) == 1
+
+
 def test_tracing_without_64_bit_types_is_refused():
     rows = rows_from([prepare(SamplingParams(), 1)], [0], [0], 1)
     with pytest.raises(RuntimeError, match="enable_x64"):

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import ipaddress
 import json
+import logging
 import os
 import sys
 import threading
@@ -139,6 +140,8 @@ class _Server:
 
         self._started, self._error = started, error
         if error is not None:
+            # There is nothing to drain, so the server's words about running replies would only hide the reason.
+            logging.getLogger("jaxfold.api").setLevel(logging.WARNING)
             self._shutdown.ask()
             return
         state = state_of(self._app)

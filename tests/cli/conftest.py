@@ -84,7 +84,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def logging_as_before() -> Iterator[None]:
     """A command sets up logging for its process; here the process goes on."""
     root = logging.getLogger()
-    names = ("jaxfold", "jaxfold.access")
+    names = ("jaxfold", "jaxfold.access", "jaxfold.api")
     handlers, level, levels = root.handlers[:], root.level, [logging.getLogger(name).level for name in names]
     yield
     root.handlers[:] = handlers

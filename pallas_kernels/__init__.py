@@ -1,1 +1,1 @@
-"""Kernels: one folder an operation, each with a plain reference, its implementations and a dispatch that fails closed."""
+"""Kernels: a folder an operation, each with a plain reference, implementations and a dispatch that fails closed."""

@@ -33,7 +33,9 @@ class LocalEngine:
     next round before it reads the tokens of the last one. They give the same tokens.
     """
 
-    def __init__(self, core: Core, info: EngineInfo, compiles: CompileCounter, *, overlap: bool, seed_salt: int) -> None:
+    def __init__(
+        self, core: Core, info: EngineInfo, compiles: CompileCounter, *, overlap: bool, seed_salt: int
+    ) -> None:
         self._core = core
         self._info = info
         self._compiles = compiles

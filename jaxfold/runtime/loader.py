@@ -1,6 +1,5 @@
 """From options to a running engine: checkpoint, weights, cache, programs, self-check, in that order."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jaxfold.runtime.api import EngineInfo
 from jaxfold.runtime.core import Core
 from jaxfold.runtime.device import Device
 from jaxfold.runtime.engine import LocalEngine
+from jaxfold.runtime.lanes import Job
 from jaxfold.runtime.lanes import LanePages
 from jaxfold.runtime.memory import RESERVE_BYTES
 from jaxfold.runtime.memory import CachePlan
@@ -33,6 +34,7 @@ from jaxfold.runtime.pages import PagePool
 from jaxfold.runtime.prefix_tree import GroupSpec
 from jaxfold.runtime.programs import CompileCounter
 from jaxfold.runtime.programs import Programs
+from jaxfold.runtime.programs import program_key
 from jaxfold.runtime.queue import RequestQueue
 from jaxfold.runtime.schedule import DecodeShare
 from jaxfold.runtime.table import make_table
@@ -70,30 +72,18 @@ def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> 
         CheckpointError: the checkpoint cannot be used.
         CapacityError: the context asked for does not fit.
     """
-    compiles = CompileCounter()
     progress("opening the checkpoint")
     checkpoint = open_checkpoint(options.model)
     cfg, family = read_config(checkpoint)
     weight_dtype = jnp.dtype(_DTYPES["bf16" if options.weight_dtype == "auto" else options.weight_dtype])
     compute = weight_dtype if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
     kv_dtype = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
-    cfg = replace(cfg, compute_dtype=compute.name)
+    cfg = replace(cfg, compute_dtype=compute_name(compute))
     tokenizer = read_tokenizer(checkpoint, cfg)
     progress(f"loading the weights ({weight_dtype.name})")
     weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress)
     plan = _plan(cfg, options, kv_dtype)
-    table = make_table(options.parallel, _widths(plan, options.page_size))
-    programs = Programs(cfg, table, options.compile_cache_dir)
-    device = Device(programs, weights, plan.pages, options.page_size, kv_dtype, plan.context)
-    progress(f"preparing {table.count} programs")
-    programs.warm_up(weights, device.cache, device.state, progress)
-    verdict = _check(device, checkpoint, options, progress)
-    level = "A" if verdict is None else verdict.level
-    if level == "C":
-        LOG.warning("this machine's products are not bit-stable (level C): prefix reuse is off")
-    core = _core(device, plan, options, level)
-    info = _info(cfg, weights, plan, options, level, kv_dtype, table.count)
-    engine = LocalEngine(core, info, compiles, overlap=options.overlap, seed_salt=options.seed_salt)
+    engine, verdict = start_engine(cfg, weights, plan, kv_dtype, options, checkpoint.fingerprint, progress)
     return LoadedModel(
         engine=engine,
         tokenizer=tokenizer,
@@ -105,6 +95,39 @@ def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> 
     )
 
 
+def start_engine(
+    cfg: DecoderConfig,
+    weights: Weights,
+    plan: CachePlan,
+    kv_dtype: jnp.dtype,
+    options: EngineOptions,
+    fingerprint: str,
+    progress: Progress = lambda _: None,
+) -> tuple[LocalEngine, self_check.Verdict | None]:
+    """An engine over weights that are on the device and a cache of the given size; `options.model` is not read.
+
+    `fingerprint` names the weights in the cached verdict of the self-check.
+    """
+    compiles = CompileCounter()
+    table = make_table(options.parallel, _widths(plan, options.page_size))
+    programs = Programs(cfg, table, options.compile_cache_dir)
+    device = Device(programs, weights, plan.pages, options.page_size, kv_dtype, plan.context)
+    progress(f"preparing {table.count} programs")
+    programs.warm_up(weights, device.cache, device.state, progress)
+    verdict = _check(device, fingerprint, options, progress)
+    level = "A" if verdict is None else verdict.level
+    if level == "C":
+        LOG.warning("this machine's products are not bit-stable (level C): prefix reuse is off")
+    core = _core(device, plan, options, level)
+    info = _info(cfg, weights, plan, options, level, kv_dtype, table.count)
+    return LocalEngine(core, info, compiles, overlap=options.overlap, seed_salt=options.seed_salt), verdict
+
+
+def compute_name(dtype: jnp.dtype) -> Literal["float32", "bfloat16"]:
+    """The dtype as `DecoderConfig.compute_dtype` spells it."""
+    return "bfloat16" if dtype == jnp.dtype(jnp.bfloat16) else "float32"
+
+
 def read_tokenizer(checkpoint: Checkpoint, cfg: DecoderConfig) -> Tokenizer:
     """The checkpoint's tokenizer.
 
@@ -112,9 +135,7 @@ def read_tokenizer(checkpoint: Checkpoint, cfg: DecoderConfig) -> Tokenizer:
         CheckpointError: it cannot be used.
     """
     try:
-        return load_tokenizer(
-            checkpoint.tokenizer_files, vocab_size=cfg.vocab_size, eos_ids=checkpoint.eos_token_ids
-        )
+        return load_tokenizer(checkpoint.tokenizer_files, vocab_size=cfg.vocab_size, eos_ids=checkpoint.eos_token_ids)
     except TokenizerError as error:
         raise CheckpointError(checkpoint.path, str(error)) from None
 
@@ -135,19 +156,17 @@ def _plan(cfg: DecoderConfig, options: EngineOptions, kv_dtype: jnp.dtype) -> Ca
 def _widths(plan: CachePlan, page_size: int) -> dict[str, int]:
     """Table width of each group: pages of the whole window, in whole key blocks."""
     blocks = -(-plan.context // BLOCK)
-    return {group: blocks * (BLOCK // page_size) for group in plan.pages}
+    return dict.fromkeys(plan.pages, blocks * (BLOCK // page_size))
 
 
-def _check(
-    device: Device, checkpoint: Checkpoint, options: EngineOptions, progress: Progress
-) -> self_check.Verdict | None:
+def _check(device: Device, fingerprint: str, options: EngineOptions, progress: Progress) -> self_check.Verdict | None:
     if not options.self_check:
         return None
     progress("exactness self-check")
     file = None
     if options.compile_cache_dir is not None:
-        text = "\n".join([device.programs.key("self-check"), checkpoint.fingerprint, str(device.weights.embed.dtype)])
-        file = options.compile_cache_dir / f"{hashlib.sha256(text.encode()).hexdigest()}.verdict.json"
+        facts = repr((device.cfg, device.programs.table, device.weights.layers[0].qkv.dtype, fingerprint))
+        file = options.compile_cache_dir / f"{program_key('self-check', facts)}.verdict.json"
     begun = time.perf_counter()
     verdict = self_check.run(device, file)
     LOG.debug("self-check: level %s after %.1f s", verdict.level, time.perf_counter() - begun)
@@ -155,13 +174,11 @@ def _check(
 
 
 def _core(device: Device, plan: CachePlan, options: EngineOptions, level: Any) -> Core:
-    groups = {
-        group: GroupSpec(PagePool(count), device.cfg.groups[group]) for group, count in plan.pages.items()
-    }
+    groups = {group: GroupSpec(PagePool(count), device.cfg.groups[group]) for group, count in plan.pages.items()}
     pages = LanePages(
         groups, options.page_size, device.programs.table.widths, reuse=options.prefix_cache and level != "C"
     )
-    queue = RequestQueue(options.max_queue, options.max_queue_tokens)
+    queue: RequestQueue[Job] = RequestQueue(options.max_queue, options.max_queue_tokens)
     return Core(device, pages, queue, DecodeShare(options.decode_share), level, time.perf_counter)
 
 

@@ -4,6 +4,7 @@ A warm start loads serialised executables. They hold a pickle, so the cache dire
 0700, and the key covers everything the code depends on: JAX versions, device, flags, config, shapes and sources.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -11,12 +12,12 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 from jax.experimental import serialize_executable
 
@@ -53,7 +54,7 @@ class CompileCounter:
         self._mark = 0
         jax.monitoring.register_event_duration_secs_listener(self._seen)
 
-    def _seen(self, event: str, duration: float, **_: Any) -> None:
+    def _seen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == _COMPILE_EVENT:
             with self._lock:
                 self._count += 1
@@ -96,12 +97,15 @@ class Programs:
         self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
     ) -> int:
         """Compile everything (or load it from the cache directory). Returns how many were compiled afresh."""
-        jobs = [(str(shape), self._step_job(shape, weights, cache, state)) for shape in self.table.steps]
-        jobs += [(f"draw {n}", self._draw_job(n, weights, state)) for n in self.table.decode]
-        jobs.append(("reset", self._reset_job(state)))
+        whole, head = repr((self.cfg, self.table, _shapes(cache))), repr((_shapes(_head(weights)), _shapes(state)))
+        # A draw depends on little of the model, so models that differ elsewhere share it.
+        head += repr((self.cfg.compute_dtype, self.cfg.logit_soft_cap, self.cfg.norm_eps))
+        jobs = [(str(shape), whole, self._step_job(shape, weights, cache, state)) for shape in self.table.steps]
+        jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.decode]
+        jobs.append(("reset", repr(_shapes(state)), self._reset_job(state)))
         with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
             results = list(pool.map(lambda job: self._obtain(*job), jobs))
-        for (name, _), (program, fresh) in zip(jobs, results, strict=True):
+        for (name, _, _), (program, fresh) in zip(jobs, results, strict=True):
             LOG.debug("program %s: %s", name, "compiled" if fresh else "loaded")
             self._keep(name, program)
         compiled = sum(fresh for _, fresh in results)
@@ -175,9 +179,9 @@ class Programs:
         else:
             self._steps[next(shape for shape in self.table.steps if str(shape) == name)] = program
 
-    def _obtain(self, name: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
+    def _obtain(self, name: str, facts: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
         """The executable, from the cache directory or compiled; and whether it was compiled."""
-        path = self._cache_dir / f"{self.key(name)}.xla" if self._cache_dir else None
+        path = self._cache_dir / f"{program_key(name, facts)}.xla" if self._cache_dir else None
         if path is not None and path.exists():
             try:
                 return serialize_executable.deserialize_and_load(*pickle.loads(path.read_bytes())), False
@@ -189,23 +193,23 @@ class Programs:
             _store(path, compiled)
         return compiled, True
 
-    def key(self, name: str) -> str:
-        """Hex digest of everything that the program's code depends on."""
-        device = jax.devices()[0]
-        parts = [
-            jax.__version__,
-            jaxlib.__version__,
-            device.platform,
-            device.device_kind,
-            str(len(jax.devices())),
-            cpu_flags(),
-            os.environ.get("XLA_FLAGS", ""),
-            repr(self.cfg),
-            repr(self.table),
-            source_hash(),
-            name,
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+def program_key(name: str, facts: str) -> str:
+    """Hex digest of everything that compiled code depends on: versions, device, flags, sources and the given facts."""
+    device = jax.devices()[0]
+    parts = [
+        jax.__version__,
+        version("jaxlib"),
+        device.platform,
+        device.device_kind,
+        str(len(jax.devices())),
+        cpu_flags(),
+        os.environ.get("XLA_FLAGS", ""),
+        source_hash(),
+        name,
+        facts,
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _shapes(tree: Any) -> Any:
@@ -237,6 +241,7 @@ def cpu_flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
+@functools.cache
 def source_hash() -> str:
     """Digest of the source files that programs are traced from."""
     digest = hashlib.sha256()

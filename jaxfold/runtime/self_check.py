@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from jaxfold.models.decoder import Cache
 from jaxfold.models.plan import Part
 from jaxfold.models.plan import Plan
 from jaxfold.models.plan import empty_part
@@ -25,9 +28,13 @@ from jaxfold.runtime.sampling.rows import prepare
 from jaxfold.runtime.sampling.rows import rows_from
 from jaxfold.runtime.table import StepShape
 
-PREFIX = 250
-"""Tokens before the compared rows: they cross the boundary of a key block and of pages."""
-ROWS = 10
+Row = tuple[np.ndarray, ...]
+
+PREFIX = 252
+"""Tokens before the compared rows: those cross the boundary of a key block and of a page."""
+ROWS = 8
+SHARED_ROWS = 3
+"""Rows compared beside a prefill chunk, where each costs a whole chunk."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,11 @@ class Verdict:
 
 
 class SelfCheck:
-    """Runs rows of one fixed pseudo-random text through a device's programs. It leaves the cache's contents undefined."""
+    """Runs rows of one fixed pseudo-random text through a device's programs. It leaves the cache's contents undefined.
+
+    What is compared is the keys and values that every layer wrote for a row, and the row's logits: any difference
+    in a layer's output shows in the keys of the next one.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -62,46 +73,52 @@ class SelfCheck:
         random = np.random.default_rng(0)
         self._tokens = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
         self._company = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
+        self._read = jax.jit(_rows_at)
 
     def run(self) -> Verdict:
         """Every comparison that the table of programs allows."""
         last = range(PREFIX, PREFIX + ROWS)
-        whole = [self._prefill(n + 1, self._table.chunks[-1]) for n in last]
-        pieces = [self._prefill(n + 1, self._table.chunks[0]) for n in last]
-        found = [_compare("prefill in small chunks", "prefill in large chunks", pieces, whole, "B")]
-        self._prefill(PREFIX, self._table.chunks[-1])
+        small = self._prefill(PREFIX + ROWS, self._table.chunks[0])
+        large = self._prefill(PREFIX + ROWS, self._table.chunks[-1])
+        found = [_compare("prefill in small chunks", "prefill in large chunks", small, large, "B")]
         alone = [self._decode(n, self._table.decode[0], 0) for n in last]
         for width in self._table.decode[1:]:
             crowd = [self._decode(n, width, width - 1) for n in last]
             found.append(_compare(f"decode among {width}", "decode alone", crowd, alone, "B"))
         for chunk in self._table.shared_chunks:
-            beside = [self._decode(n, self._table.lanes, 1, chunk) for n in last]
+            beside = [self._decode(n, self._table.lanes, 1, chunk) for n in last[:SHARED_ROWS]]
             found.append(_compare(f"decode beside a chunk of {chunk}", "decode alone", beside, alone, "B"))
-        found.append(_compare("decode", "prefill", alone, whole, "A"))
+        found.append(_compare("decode", "prefill", [row[:-1] for row in alone], large[-ROWS - 1 : -1], "A"))
+        found.append(_compare("decode's logits", "prefill's logits", [alone[-1][-1:]], large[-1:], "A"))
         return Verdict(tuple(found))
 
-    def _prefill(self, tokens: int, width: int) -> np.ndarray:
-        """Logit bits of the last of `tokens` tokens, prefilled in chunks of at most `width`."""
-        row = None
+    def _prefill(self, tokens: int, width: int) -> list[Row]:
+        """Keys and values of every prefilled token, then the logits of the last one."""
+        logits = np.zeros(0, np.uint32)
         for start in range(0, tokens, width):
             length = min(width, tokens - start)
-            narrow = self._table.chunk_width(length, shared=False)
-            part = self._part(StepShape(0, narrow), [0], [start], [self._tokens[start : start + length]])
-            row = self._run(StepShape(0, narrow), (part,), length - 1)
-        assert row is not None
-        return row
+            shape = StepShape(0, self._table.chunk_width(length, shared=False))
+            part = self._part(shape, [0], [start], [self._tokens[start : start + length]])
+            logits = self._run(shape, (part,), length - 1)
+        return [*(self._written(n) for n in range(tokens)), (logits,)]
 
-    def _decode(self, position: int, width: int, company: int, chunk: int = 0) -> np.ndarray:
-        """Logit bits of the token at `position`, decoded in a grid of `width` with `company` other lanes."""
+    def _decode(self, position: int, width: int, company: int, chunk: int = 0) -> Row:
+        """Keys, values and logits of the token at `position`, decoded in a grid of `width` beside `company` lanes."""
         lanes = min(company + 1, width)
         starts = [position] + [(position * (i + 1)) % 40 for i in range(1, lanes)]
         tokens = [self._tokens[position : position + 1]] + [self._company[s : s + 1] for s in starts[1:]]
-        shape = StepShape(width, chunk)
         parts = [self._part(StepShape(width, 0), list(range(lanes)), starts, tokens)]
         if chunk:
-            length = min(chunk, 40)
-            parts.append(self._part(StepShape(0, chunk), [lanes], [0], [self._company[:length]]))
-        return self._run(shape, tuple(parts), 0)
+            parts.append(self._part(StepShape(0, chunk), [lanes], [0], [self._company[: min(chunk, 40)]]))
+        logits = self._run(StepShape(width, chunk), tuple(parts), 0)
+        return (*self._written(position), logits)
+
+    def _written(self, position: int) -> Row:
+        """What every layer wrote for the token at `position` of lane 0, as bits."""
+        cfg, size = self._device.cfg, self._device.page_size
+        tables = {group: self._lane_table(group, 0, position // size + 1) for group in cfg.groups}
+        pages = np.array([tables[group][position // size] for group in cfg.layer_groups], np.int32)
+        return tuple(np.asarray(x) for x in self._read(self._device.cache, pages, np.int32(position % size)))
 
     def _part(
         self, shape: StepShape, lanes: Sequence[int], starts: Sequence[int], tokens: Sequence[np.ndarray]
@@ -115,33 +132,44 @@ class SelfCheck:
         return Part(**part)
 
     def _lane_table(self, group: str, lane: int, width: int) -> np.ndarray:
-        """Pages of a pretended lane: lane 0 has enough for the whole text, the others share what is left."""
+        """Pages of a pretended lane: lane 0 has enough for the whole text, the others a few, as far as there are."""
         size = self._device.page_size
-        pages = self._device.pages[group]
-        own = -(-(PREFIX + ROWS + 1) // size)
-        few = -(-64 // size)
-        first = 1 if lane == 0 else 1 + own + (lane - 1) * few
-        count = own if lane == 0 else few
+        own, few = -(-(PREFIX + ROWS) // size), -(-64 // size)
+        first, count = (1, own) if lane == 0 else (1 + own + (lane - 1) * few, few)
         table = np.zeros(width, np.int32)
-        for i in range(min(count, width)):
-            table[i] = first + i if first + i < pages else 0
+        usable = max(0, min(count, width, self._device.pages[group] - first))
+        table[:usable] = np.arange(first, first + usable)
         return table
 
     def _run(self, shape: StepShape, parts: tuple[Part, ...], row: int) -> np.ndarray:
+        """Run one step; the logit bits of flat row `row`."""
         device = self._device
-        rows = np.full(shape.rows, row, np.int32)
-        plan = Plan(parts, rows)  # type: ignore[arg-type]
+        plan = Plan(parts, np.full(shape.rows, row, np.int32))  # type: ignore[arg-type]
         hidden, device.cache = device.programs.step(shape, device.weights, device.cache, plan, device.state.last)
         greedy = prepare(SamplingParams(temperature=0.0), 0)
         settings = rows_from([greedy], [0], [0], shape.rows)
         _, scores, device.state = device.programs.draw(device.weights, hidden, device.state, settings)
-        return np.asarray(jax.device_get(scores))[0].view(np.uint32)
+        bits: np.ndarray = np.asarray(scores)[0].view(np.uint32)
+        return bits
+
+
+def _rows_at(cache: Cache, pages: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
+    """Keys and values of one token in every layer, as unsigned bits."""
+    bits = jnp.uint16 if cache.keys[0].dtype.itemsize == 2 else jnp.uint32
+    rows = [pool[:, pages[i], offset] for i, pool in enumerate(cache.keys)]
+    rows += [pool[:, pages[i], offset] for i, pool in enumerate(cache.values)]
+    return tuple(lax.bitcast_convert_type(row, bits) for row in rows)
 
 
 def _compare(
-    form: str, against: str, found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], decides: ExactnessLevel
+    form: str, against: str, found: Sequence[Row], wanted: Sequence[Row], decides: ExactnessLevel
 ) -> Comparison:
-    differing = sum(not np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+    """Compare row by row; `wanted` may be longer."""
+
+    def same(a: Row, b: Row) -> bool:
+        return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+    differing = sum(not same(a, b) for a, b in zip(found, wanted, strict=False))
     return Comparison(form, against, len(found), differing, decides)
 
 

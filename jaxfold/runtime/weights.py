@@ -139,7 +139,8 @@ def _place(cfg: DecoderConfig, fill: Callable[[Place, Param], Any]) -> Weights:
 
     def layer(i: int, spec: Layer) -> Layer:
         fields = {name: getattr(spec, name) for name in Layer.__dataclass_fields__}
-        return Layer(**{n: None if p is None else fill((n, i), p) for n, p in fields.items()})
+        filled: dict[str, Any] = {n: None if p is None else fill((n, i), p) for n, p in fields.items()}
+        return Layer(**filled)
 
     return Weights(
         embed=fill(("embed", None), declared.embed),  # type: ignore[arg-type]

@@ -5,6 +5,8 @@ window or the table width; a block that is masked for a row leaves its running m
 The number of blocks is a loop bound read at run time, so one program serves every context length.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -37,6 +39,14 @@ def _gather(pages: jax.Array, ids: jax.Array) -> jax.Array:
     return rows.reshape(kv_heads, ids.shape[0], ids.shape[1] * size, dim)
 
 
+class Fold(NamedTuple):
+    """The running state of the online softmax, float32[kv_heads, lanes, group, columns] (`out` with head_dim after)."""
+
+    top: jax.Array
+    total: jax.Array
+    out: jax.Array
+
+
 def attend(
     q: jax.Array,
     k_pages: jax.Array,
@@ -62,65 +72,64 @@ def attend(
     lanes, columns, heads, dim = q.shape
     if columns == 1:
         # A lone query takes another code path in the compiler's products, with other bits: give it company.
-        return attend(
-            jnp.concatenate([q, q], axis=1),
-            k_pages,
-            v_pages,
-            table,
-            start,
-            length,
-            scale=scale,
-            window=window,
-            soft_cap=soft_cap,
-        )[:, :1]
-    kv_heads, _, page, _ = k_pages.shape
-    group = heads // kv_heads
-    per_block = BLOCK // page
+        q = jnp.concatenate([q, q], axis=1)
+        pair = attend(q, k_pages, v_pages, table, start, length, scale=scale, window=window, soft_cap=soft_cap)
+        return pair[:, :1]
+    kv_heads, group = k_pages.shape[0], heads // k_pages.shape[0]
     grouped = q.reshape(lanes, columns, kv_heads, group, dim).transpose(2, 0, 3, 1, 4)
-    grouped = grouped.reshape(kv_heads, lanes, group * columns, dim)
     position = start[:, None] + jnp.arange(columns, dtype=jnp.int32)[None, :]
-    offsets = jnp.arange(BLOCK, dtype=jnp.int32)
+    per_block = BLOCK // k_pages.shape[2]
 
-    def fold(block: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
-        top, total, out = carry
+    def body(block: jax.Array, state: Fold) -> Fold:
         ids = lax.dynamic_slice_in_dim(table, block * per_block, per_block, axis=1)
-        k = _gather(k_pages, ids)
-        v = _gather(v_pages, ids)
-        scores = lax.dot_general(
-            grouped, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
-        )
-        scores = scores.reshape(kv_heads, lanes, group, columns, BLOCK) * jnp.float32(scale)
-        if soft_cap is not None:
-            scores = jnp.float32(soft_cap) * jnp.tanh(scores * jnp.float32(1.0 / soft_cap))
-        key = block * BLOCK + offsets
-        seen = key[None, None, :] <= position[:, :, None]
-        if window is not None:
-            seen &= position[:, :, None] - key[None, None, :] < window
-        bias = jnp.where(seen, jnp.float32(0), jnp.float32(NEGATIVE))[None, :, None]
-        scores = scores + bias
-        # Without the barrier the maximum is fused into the exponential, and the fold's bits follow the loop's shape.
-        new_top = lax.optimization_barrier(jnp.maximum(top, jnp.max(scores, axis=-1)))
-        weights = jnp.exp(scores - new_top[..., None])
-        weights = jnp.where(bias < 0, jnp.float32(0), weights)
-        keep = jnp.exp(top - new_top)
-        total = total * keep + ordered_sum(weights)
-        flat = weights.astype(v.dtype).reshape(kv_heads, lanes, group * columns, BLOCK)
-        part = lax.dot_general(flat, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
-        out = out * keep[..., None] + part.reshape(kv_heads, lanes, group, columns, dim)
-        return new_top, total, out
+        bias = _bias(block * BLOCK, position, window)
+        return _fold(state, grouped, _gather(k_pages, ids), _gather(v_pages, ids), bias, scale, soft_cap)
 
     shape = (kv_heads, lanes, group, columns)
-    first = (
-        jnp.full(shape, NEGATIVE, jnp.float32),
-        jnp.zeros(shape, jnp.float32),
-        jnp.zeros((*shape, dim), jnp.float32),
+    first = Fold(
+        jnp.full(shape, NEGATIVE, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros((*shape, dim), jnp.float32)
     )
-    last = jnp.max(start + length)
-    stop = (last + (BLOCK - 1)) // BLOCK
+    stop = (jnp.max(start + length) + (BLOCK - 1)) // BLOCK
     begin = jnp.int32(0) if window is None else jnp.maximum(jnp.min(_live(start, length)) - window, 0) // BLOCK
-    _, total, out = lax.fori_loop(begin, stop, fold, first)
-    out = out / jnp.maximum(total, jnp.float32(1e-30))[..., None]
+    last: Fold = lax.fori_loop(begin, stop, body, first)
+    out = last.out / jnp.maximum(last.total, jnp.float32(1e-30))[..., None]
     return out.transpose(1, 3, 0, 2, 4).reshape(lanes, columns, heads, dim)
+
+
+def _fold(
+    state: Fold,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array,
+    scale: float,
+    soft_cap: float | None,
+) -> Fold:
+    """One block of keys: q [kv_heads, lanes, group, columns, dim], k and v [kv_heads, lanes, BLOCK, dim]."""
+    kv_heads, lanes, group, columns, dim = q.shape
+    rows = q.reshape(kv_heads, lanes, group * columns, dim)
+    scores = lax.dot_general(rows, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+    scores = scores.reshape(kv_heads, lanes, group, columns, BLOCK) * jnp.float32(scale)
+    if soft_cap is not None:
+        scores = jnp.float32(soft_cap) * jnp.tanh(scores * jnp.float32(1.0 / soft_cap))
+    scores = scores + bias
+    # Without the barrier the maximum is fused into the exponential, and the fold's bits follow the loop's shape.
+    top = lax.optimization_barrier(jnp.maximum(state.top, jnp.max(scores, axis=-1)))
+    weights = jnp.where(bias < 0, jnp.float32(0), jnp.exp(scores - top[..., None]))
+    keep = jnp.exp(state.top - top)
+    flat = weights.astype(v.dtype).reshape(kv_heads, lanes, group * columns, BLOCK)
+    part = lax.dot_general(flat, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+    out = state.out * keep[..., None] + part.reshape(kv_heads, lanes, group, columns, dim)
+    return Fold(top, state.total * keep + ordered_sum(weights), out)
+
+
+def _bias(first: jax.Array, position: jax.Array, window: int | None) -> jax.Array:
+    """0 where a key of the block is seen, `NEGATIVE` where not: float32[1, lanes, 1, columns, BLOCK]."""
+    key = first + jnp.arange(BLOCK, dtype=jnp.int32)[None, None, :]
+    seen = key <= position[:, :, None]
+    if window is not None:
+        seen &= position[:, :, None] - key < window
+    return jnp.where(seen, jnp.float32(0), jnp.float32(NEGATIVE))[None, :, None]
 
 
 def _live(start: jax.Array, length: jax.Array) -> jax.Array:

@@ -113,9 +113,6 @@ class Connections:
         finally:
             del self._open[task]
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     async def end(self) -> None:
         """End every connection: idle ones now, the others after their response."""
         await self._context.terminated.set()

@@ -5,6 +5,7 @@ import dataclasses
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from quart import Quart
 
 from jaxfold.api.app import create_app
 from jaxfold.api.app import state_of
+from jaxfold.api.server import Connections
 from jaxfold.api.server import Shutdown
 from jaxfold.api.server import serve
 from jaxfold.api.settings import ApiSettings
@@ -44,6 +46,14 @@ COMPLETIONS = "/v1/completions"
 def reply_ids(text: str) -> list[int]:
     """What a model that writes `text` commits."""
     return [*ByteTokenizer().encode(text, parse_special=True), END_ID]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def chat_body(text: str = "hi", **fields: Any) -> dict[str, Any]:
@@ -88,7 +98,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shutdown: Shutdown | None = None
         self._listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="test-server")
+        self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
         self._thread.start()
         assert self._listening.wait(TIMEOUT_S)
         if self.failure is not None:
@@ -130,6 +140,12 @@ class Server:
 
     def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
         return self.request("POST", path, body, headers)
+
+    def open_connections(self) -> int:
+        """Connections that the server still holds."""
+        assert self._loop is not None
+        coroutines = [task.get_coro() for task in asyncio.all_tasks(self._loop)]
+        return sum(getattr(one, "__qualname__", "") == Connections.serve.__qualname__ for one in coroutines)
 
     def works(self) -> None:
         """An ordinary request is served."""

@@ -1,17 +1,19 @@
 """A reader of Server-Sent Events that accepts nothing but the bytes the server promises."""
 
+import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
 
+from tests.api.harness import TIMEOUT_S
 from tests.api.harness import Server
 
 
 class Stream:
     """One open stream. Every event is `data: <JSON or [DONE]>` and an empty line, and nothing else stands between."""
 
-    def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
-        self.connection = server.connection()
+    def __init__(self, port: int, path: str, body: dict[str, Any]) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
         payload = json.dumps({"stream": True, **body})
         self.connection.request("POST", path, payload, {"Content-Type": "application/json"})
         self.response = self.connection.getresponse()
@@ -52,4 +54,4 @@ class Stream:
 
 def events(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """A whole stream."""
-    return list(Stream(server, path, body).events())
+    return list(Stream(server.port, path, body).events())

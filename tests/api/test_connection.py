@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from tests.api.harness import ask
 from tests.api.harness import chat_body
 from tests.api.harness import reply_ids
 from tests.api.harness import running
+from tests.api.harness import wait_until
 from tests.api.rawsocket import Raw
 from tests.api.rawsocket import head
 from tests.api.sse import Stream
@@ -188,7 +188,7 @@ def test_quiet_waiting_is_not_slow(impatient: Server) -> None:
 def test_streams_outlive_the_response_timeout() -> None:
     engine = ScriptedEngine(reply_ids("x" * 12), delay_s=0.1)
     with running(engine, change=lambda app: app.config.update(RESPONSE_TIMEOUT=0.3)) as server:
-        stream = Stream(server, CHAT, chat_body())
+        stream = Stream(server.port, CHAT, chat_body())
         chunks = list(stream.events())
         assert stream.done
         assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "x" * 12
@@ -198,7 +198,7 @@ def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
     text = "y" * 40_000
     engine = ScriptedEngine(reply_ids(text), tokens_per_event=2)
     with running(engine) as server:
-        slow = Stream(server, CHAT, chat_body(max_tokens=50_000))
+        slow = Stream(server.port, CHAT, chat_body(max_tokens=50_000))
         assert engine.wait_idle(TIMEOUT_S)
         server.works()
         chunks = list(slow.events())
@@ -212,8 +212,7 @@ def test_a_reader_that_stops_for_good_is_cut_off() -> None:
     with running(engine, send_timeout_s=1.0) as server, Raw(server, receive_buffer=4096) as raw:
         body = json.dumps(chat_body(stream=True, max_tokens=60_001)).encode()
         raw.send(head(CHAT, f"Content-Length: {len(body)}") + body)
-        while not engine.requests:
-            time.sleep(0.005)
+        wait_until(lambda: engine.requests)
         assert engine.wait_idle(TIMEOUT_S)
         assert engine.snapshot().cancelled_total == 1
         engine.hang = False

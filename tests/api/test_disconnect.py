@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from tests.api.harness import Server
 from tests.api.harness import chat_body
 from tests.api.harness import reply_ids
 from tests.api.harness import running
+from tests.api.harness import wait_until
 from tests.api.sse import Stream
 from tests.api.sse import events
 from tests.scripted_engine import ScriptedEngine
@@ -35,23 +35,11 @@ class Endless:
         return ord("x")
 
 
-def until(server: Server, requests: int) -> None:
-    """Wait until the engine has that many requests."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(server.engine.requests) < requests:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def disconnections(server: Server) -> int:
-    return server.state.metrics.client_disconnections
-
-
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat_body()), (COMPLETIONS, {"prompt": ["a", "b", "c"]})])
 def test_leaving_in_the_middle_of_a_stream(path: str, body: dict[str, object]) -> None:
     engine = ScriptedEngine(endless, delay_s=0.002)
     with running(engine) as server:
-        stream = Stream(server, path, {**body, **ENDLESS})
+        stream = Stream(server.port, path, {**body, **ENDLESS})
         received = stream.events()
         for _ in range(3):
             next(received)
@@ -68,19 +56,19 @@ def test_leaving_while_waiting_for_a_whole_reply(path: str, body: dict[str, obje
     with running(engine) as server:
         connection = server.connection()
         connection.request("POST", path, json.dumps({**body, **ENDLESS}))
-        until(server, 1)
+        wait_until(lambda: engine.requests)
         connection.close()
         assert engine.wait_idle(TIMEOUT_S)
         assert engine.snapshot().cancelled_total == len(engine.requests)
-        assert disconnections(server) == 1
+        wait_until(lambda: server.state.metrics.client_disconnections == 1)
 
 
 def test_leaving_before_the_first_token() -> None:
     engine = ScriptedEngine(())
     engine.hang = True
     with running(engine) as server:
-        stream = Stream(server, CHAT, chat_body())
-        until(server, 1)
+        stream = Stream(server.port, CHAT, chat_body())
+        wait_until(lambda: len(engine.requests) == 1)
         stream.close()
         assert engine.wait_idle(TIMEOUT_S)
 
@@ -88,11 +76,11 @@ def test_leaving_before_the_first_token() -> None:
 def test_leaving_while_queued() -> None:
     engine = ScriptedEngine(endless, lanes=1, delay_s=0.002)
     with running(engine) as server:
-        first = Stream(server, CHAT, chat_body(**ENDLESS))
-        until(server, 1)
+        first = Stream(server.port, CHAT, chat_body(**ENDLESS))
+        wait_until(lambda: len(engine.requests) == 1)
         second = server.connection()
         second.request("POST", CHAT, json.dumps(chat_body(**ENDLESS)))
-        until(server, 2)
+        wait_until(lambda: len(engine.requests) == 2)
         second.close()
         first.close()
         assert engine.wait_idle(TIMEOUT_S)
@@ -112,7 +100,7 @@ def test_many_clients_that_leave() -> None:
     engine = ScriptedEngine(endless, delay_s=0.002)
     with running(engine) as server:
         for turn in range(30):
-            stream = Stream(server, CHAT, chat_body(**ENDLESS))
+            stream = Stream(server.port, CHAT, chat_body(**ENDLESS))
             if turn % 2:
                 next(stream.events())
             stream.close()
@@ -134,3 +122,11 @@ def test_64_streams_at_once() -> None:
         with concurrent.futures.ThreadPoolExecutor(64) as pool:
             texts = list(pool.map(one, range(64)))
         assert texts == [f"reply {seed} " * (1 + seed % 7) for seed in range(64)]
+
+
+def test_a_closed_connection_is_given_up_at_once() -> None:
+    """Its socket must not wait for the idle timer of a connection that could still be used."""
+    with running(ScriptedEngine(reply_ids("ok")), keep_alive_s=3600) as server:
+        for _ in range(20):
+            server.works()
+        wait_until(lambda: server.open_connections() == 0)

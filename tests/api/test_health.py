@@ -14,6 +14,7 @@ from tests.api.harness import Server
 from tests.api.harness import chat_body
 from tests.api.harness import reply_ids
 from tests.api.harness import running
+from tests.api.harness import wait_until
 from tests.api.sse import Stream
 from tests.scripted_engine import ScriptedEngine
 
@@ -79,10 +80,9 @@ def test_head_has_no_body(fresh: Server) -> None:
 def test_live_replies_are_counted(fresh: Server) -> None:
     fresh.engine.hang = True
     fresh.engine.script = [ord("x")] * 5
-    stream = Stream(fresh, CHAT, chat_body())
+    stream = Stream(fresh.port, CHAT, chat_body())
     received = stream.events()
-    while fresh.get("/health").json["completion_tokens_total"] != 5:
-        pass
+    wait_until(lambda: fresh.get("/health").json["completion_tokens_total"] == 5)
     next(received)
     health = fresh.get("/health").json
     assert (health["requests_running"], health["requests_total"], health["busy"]) == (1, 0, True)
@@ -188,12 +188,11 @@ def test_counters_move_with_requests(fresh: Server) -> None:
 def test_cancelled_requests_are_no_samples(fresh: Server) -> None:
     fresh.engine.hang = True
     fresh.engine.script = ()
-    stream = Stream(fresh, CHAT, chat_body())
+    stream = Stream(fresh.port, CHAT, chat_body())
     stream.close()
     assert fresh.engine.wait_idle()
     fresh.engine.hang = False
-    while value(fresh, "client_disconnections_total") < 1:
-        pass
+    wait_until(lambda: value(fresh, "client_disconnections_total") == 1)
     assert value(fresh, "request_latency_seconds_count") == 0
 
 
@@ -209,7 +208,9 @@ def test_quiet_paths_are_not_logged(fresh: Server, caplog: pytest.LogCaptureFixt
     for path in ("/health", "/v1/metrics", "/health/ready", "/v1/models"):
         fresh.get(path)
     fresh.get("/nope%C3%A9%0A")
-    lines: list[str] = []
-    while len(lines) < 2:  # a line is written when its exchange is over, after the client has read the response
-        lines = [record.getMessage() for record in caplog.records if record.name == "jaxfold.access"]
-    assert [line.split()[:3] for line in lines] == [["GET", "/v1/models", "200"], ["GET", "/nope\\xe9\\n", "404"]]
+
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "jaxfold.access"]
+
+    wait_until(lambda: len(lines()) == 2)  # a line is written when its exchange is over, after the response
+    assert [line.split()[:3] for line in lines()] == [["GET", "/v1/models", "200"], ["GET", "/nope\\xe9\\n", "404"]]

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.api.harness import ask
 from tests.api.harness import chat_body
 from tests.api.harness import reply_ids
 from tests.api.harness import running
+from tests.api.harness import wait_until
 from tests.api.rawsocket import Raw
 from tests.api.rawsocket import head
 from tests.api.sse import Stream
@@ -28,25 +29,17 @@ from tests.scripted_engine import ScriptedEngine
 LONG = reply_ids("x" * 200)
 
 
-def drained(server: Server) -> None:
-    """Wait until the server is draining."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not server.state.draining:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_running_streams_end_whole_and_new_requests_are_refused() -> None:
     engine = ScriptedEngine(LONG, delay_s=0.01)
     with running(engine, drain_seconds=TIMEOUT_S) as server:
-        streams = [Stream(server, CHAT, chat_body()) for _ in range(4)]
+        streams = [Stream(server.port, CHAT, chat_body()) for _ in range(4)]
         readers = [stream.events() for stream in streams]
         for reader in readers:
             next(reader)
         kept = server.connection()
         assert ask(kept, "GET", "/health/ready").status == 200
         server.ask_to_stop()
-        drained(server)
+        wait_until(lambda: server.state.draining)
         for path, body in ((CHAT, chat_body()), (COMPLETIONS, {"prompt": "x"}), (CHAT, chat_body(stream=True))):
             answer = server.post(path, body)
             assert answer.status == 503
@@ -72,8 +65,7 @@ def test_a_whole_reply_is_drained_too() -> None:
     with running(engine, drain_seconds=TIMEOUT_S) as server:
         connection = server.connection()
         connection.request("POST", CHAT, json.dumps(chat_body()))
-        while not engine.requests:
-            time.sleep(0.005)
+        wait_until(lambda: engine.requests)
         server.ask_to_stop()
         response = connection.getresponse()
         assert response.status == 200
@@ -87,13 +79,12 @@ def test_what_is_left_at_the_deadline_ends_with_an_error() -> None:
     engine = ScriptedEngine(())
     engine.hang = True
     with running(engine, drain_seconds=0.3) as server:
-        stream = Stream(server, CHAT, chat_body())
+        stream = Stream(server.port, CHAT, chat_body())
         reader = stream.events()
         next(reader)
         whole = server.connection()
         whole.request("POST", CHAT, json.dumps(chat_body()))
-        while len(engine.requests) < 2:
-            time.sleep(0.005)
+        wait_until(lambda: len(engine.requests) == 2)
         server.ask_to_stop()
         (last,) = list(reader)
         assert stream.done
@@ -112,9 +103,9 @@ def test_asking_twice_forces() -> None:
     engine = ScriptedEngine(())
     engine.hang = True
     with running(engine, drain_seconds=3600) as server:
-        stream = Stream(server, CHAT, chat_body())
+        stream = Stream(server.port, CHAT, chat_body())
         server.ask_to_stop()
-        drained(server)
+        wait_until(lambda: server.state.draining)
         server.ask_to_stop()
         server.join()
         assert server.exit_code == 1
@@ -138,8 +129,7 @@ def test_a_stuck_reader_does_not_keep_the_server_up(monkeypatch: pytest.MonkeyPa
     with running(engine, drain_seconds=0.2) as server, Raw(server, receive_buffer=4096) as raw:
         body = json.dumps(chat_body(stream=True, max_tokens=60_001)).encode()
         raw.send(head(CHAT, f"Content-Length: {len(body)}") + body)
-        while not engine.requests:
-            time.sleep(0.005)
+        wait_until(lambda: engine.requests)
         assert engine.wait_idle(TIMEOUT_S)
         server.ask_to_stop()
         server.join()
@@ -176,24 +166,29 @@ sys.exit(asyncio.run(main()))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_drain_a_real_process(number: signal.Signals) -> None:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    process = subprocess.Popen(
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    with process:
-        assert process.stdout is not None and process.stderr is not None
-        server = Server.__new__(Server)
-        server.port = int(process.stdout.readline())
-        streams = [Stream(server, CHAT, chat_body()) for _ in range(4)]
-        readers = [stream.events() for stream in streams]
-        for reader in readers:
-            next(reader)
-        process.send_signal(number)
-        for stream, reader in zip(streams, readers, strict=True):
-            assert list(reader)[-1]["choices"][0]["finish_reason"] == "stop"
-            assert stream.done
-        assert process.wait(TIMEOUT_S) == 0
-        assert "Traceback" not in process.stderr.read()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_drain_a_real_process(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    assert process.stdout is not None and process.stderr is not None
+    port = int(process.stdout.readline())
+    streams = [Stream(port, CHAT, chat_body()) for _ in range(4)]
+    readers = [stream.events() for stream in streams]
+    for reader in readers:
+        next(reader)
+    process.send_signal(number)
+    for stream, reader in zip(streams, readers, strict=True):
+        assert list(reader)[-1]["choices"][0]["finish_reason"] == "stop"
+        assert stream.done
+    assert process.wait(TIMEOUT_S) == 0
+    assert "Traceback" not in process.stderr.read()

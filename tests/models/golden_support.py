@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from typing import Literal
@@ -61,11 +62,19 @@ def load_vocabulary(path: Path) -> Tokenizer:
     return load_tokenizer(checkpoint.tokenizer_files, vocab_size=rows, eos_ids=checkpoint.eos_token_ids)
 
 
+@partial(jax.jit, static_argnames="cfg", donate_argnames="cache")
+def step(weights: Weights, cache: Cache, plan: Plan, *, cfg: DecoderConfig) -> tuple[jax.Array, Cache]:
+    """One step and the logits of the rows it returns. Tests with the same settings and shapes share a program."""
+    hidden, cache = forward(weights, cache, plan, cfg)
+    return logits(weights, hidden, cfg), cache
+
+
 class Runner:
     """Runs token ids by hand: each lane's prompt in prefill chunks, then all lanes decode together."""
 
     def __init__(self, model: Model, *, lanes: int, columns: int, context: int = CONTEXT_STEP) -> None:
         assert context % CONTEXT_STEP == 0
+        self.cfg = model.cfg
         self.weights = model.weights
         self.lanes = lanes
         self.columns = columns
@@ -75,12 +84,6 @@ class Runner:
         self.tables = np.arange(1, 1 + lanes * width, dtype=np.int32).reshape(lanes, width)  # page 0 is scratch
         pages = dict.fromkeys(self.groups, 1 + lanes * width)
         self.cache = new_cache(model.cfg, pages, PAGE, jnp.dtype(model.dtype))
-
-        def step(weights: Weights, cache: Cache, plan: Plan) -> tuple[jax.Array, Cache]:
-            hidden, cache = forward(weights, cache, plan, model.cfg)
-            return logits(weights, hidden, model.cfg), cache
-
-        self._step = jax.jit(step, donate_argnums=1)
 
     def prefill(self, lane: int, ids: Sequence[int]) -> np.ndarray:
         """Logits float32[len(ids), vocab] of a prompt that starts at position 0 of the lane."""
@@ -120,7 +123,7 @@ class Runner:
             tables=dict.fromkeys(self.groups, table),
         )
         plan = Plan(parts=(part,), rows=jnp.arange(tokens.size, dtype=jnp.int32))
-        scores, self.cache = self._step(self.weights, self.cache, plan)
+        scores, self.cache = step(self.weights, self.cache, plan, cfg=self.cfg)
         return np.asarray(scores)
 
 

@@ -30,13 +30,14 @@ from tests.models.golden_support import wrap_multimodal
 TINY_RTOL = 1e-4
 TINY_ATOL = 2e-4
 TINY_COLUMNS = 48
+TINY_LANES = 2
 
 MODELS = ("llama", "llama_bias", "qwen2", "qwen3", "gemma3")
 CASES = [(name, "") for name in MODELS] + [("llama", "rope_llama3"), ("llama", "rope_linear")]
 
 
 def tiny_logits(path: Path, prompts: tuple[list[int], ...]) -> list[np.ndarray]:
-    runner = Runner(load_model(path, "float32"), lanes=1, columns=TINY_COLUMNS)
+    runner = Runner(load_model(path, "float32"), lanes=TINY_LANES, columns=TINY_COLUMNS)
     return [runner.prefill(0, ids) for ids in prompts]
 
 
@@ -44,7 +45,7 @@ def tiny_logits(path: Path, prompts: tuple[list[int], ...]) -> list[np.ndarray]:
 def test_tiny_logits_and_greedy_reply_equal_transformers(name: str, variant: str, tmp_path: Path) -> None:
     expected = tiny_golden(name, variant)
     model = load_model(tiny_folder(name, tmp_path, variant), "float32")
-    runner = Runner(model, lanes=len(expected.prompts), columns=TINY_COLUMNS)
+    runner = Runner(model, lanes=TINY_LANES, columns=TINY_COLUMNS)
     for lane, ids in enumerate(expected.prompts):
         np.testing.assert_allclose(runner.prefill(lane, ids), expected.logits[lane], rtol=TINY_RTOL, atol=TINY_ATOL)
     assert runner.greedy(expected.prompts, len(expected.greedy[0])) == list(expected.greedy)
@@ -117,8 +118,9 @@ def test_gguf_rope_scaling_equals_transformers(variant: str, tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def smollm2_f32(smollm2_path: Path) -> Model:
-    return load_model(smollm2_path, "float32")
+def smollm2_f32(smollm2_path: Path) -> Runner:
+    """Float32 with a lane for each prompt of greedy.json; one for the tests that use it, as compiling takes longest."""
+    return Runner(load_model(smollm2_path, "float32"), lanes=20, columns=64)
 
 
 @pytest.mark.real_model
@@ -132,25 +134,22 @@ def test_smollm2_prompts_get_the_ids_of_the_reference_tokenizer(smollm2_path: Pa
 
 @pytest.mark.real_model
 @pytest.mark.slow
-def test_smollm2_float32_greedy_replies_equal_transformers(smollm2_f32: Model) -> None:
+def test_smollm2_float32_greedy_replies_equal_transformers(smollm2_f32: Runner) -> None:
     cases = read_json(GOLDEN / "smollm2" / "greedy.json")
-    assert len(cases) == 20
-    runner = Runner(smollm2_f32, lanes=len(cases), columns=256)
-    replies = runner.greedy([case["prompt_ids"] for case in cases], len(cases[0]["greedy_ids"]))
+    replies = smollm2_f32.greedy([case["prompt_ids"] for case in cases], len(cases[0]["greedy_ids"]))
     for case, reply in zip(cases, replies, strict=True):
         assert reply == case["greedy_ids"], f"{case['text']!r} (least gap {case['least_gap']})"
 
 
 @pytest.mark.real_model
 @pytest.mark.slow
-def test_smollm2_float32_logits_equal_transformers(smollm2_f32: Model) -> None:
+def test_smollm2_float32_logits_equal_transformers(smollm2_f32: Runner) -> None:
     cases = read_json(GOLDEN / "smollm2" / "greedy.json")
     golden = load_file(GOLDEN / "smollm2" / "logits.safetensors")
     numbers = [int(key.removeprefix("logits_")) for key in golden if key.startswith("logits_")]
     assert len(numbers) == 5
-    runner = Runner(smollm2_f32, lanes=1, columns=256)
     for number in numbers:
-        rows = runner.prefill(0, cases[number]["prompt_ids"])[golden[f"positions_{number}"]]
+        rows = smollm2_f32.prefill(0, cases[number]["prompt_ids"])[golden[f"positions_{number}"]]
         assert np.abs(rows[:, golden["ids"]] - golden[f"logits_{number}"]).max() <= 1e-3
         assert np.abs(logsumexp(rows) - golden[f"logsumexp_{number}"]).max() <= 1e-3
 

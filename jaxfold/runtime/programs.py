@@ -184,7 +184,10 @@ class Programs:
         path = self._cache_dir / f"{program_key(name, facts)}.xla" if self._cache_dir else None
         if path is not None and path.exists():
             try:
-                return serialize_executable.deserialize_and_load(*pickle.loads(path.read_bytes())), False
+                program = serialize_executable.deserialize_and_load(
+                    *pickle.loads(path.read_bytes()), execution_devices=jax.devices()[:1]
+                )
+                return program, False
             except Exception as error:
                 LOG.warning("cached program %s cannot be loaded (%s); compiling it again", path.name, error)
                 path.unlink(missing_ok=True)

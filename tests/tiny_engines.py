@@ -34,6 +34,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
 CONTEXT = 512
 PAGE = 16
 LANES = 3
+GREEDY = SamplingParams(temperature=0.0)
 
 
 def tiny_engine(
@@ -92,7 +93,7 @@ class Ask:
 
     prompt: tuple[int, ...]
     tokens: int = 24
-    sampling: SamplingParams = SamplingParams(temperature=0.0)
+    sampling: SamplingParams = GREEDY
     background: bool = False
     stop_ids: frozenset[int] = frozenset()
     salt: str = ""

@@ -48,7 +48,7 @@ _capacity_flags: Final = options(
     ),
     option(
         "--page-size",
-        type=click.Choice(["16", "32", "64", "128", "256", "512"]),
+        type=click.Choice(["16", "32", "64", "128", "256"]),
         default="64",
         group=ENGINE,
         help="Tokens of one cache page.",

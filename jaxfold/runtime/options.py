@@ -9,7 +9,7 @@ WeightDtype = Literal["auto", "f32", "bf16"]
 ComputeDtype = Literal["auto", "f32", "bf16"]
 KvDtype = Literal["auto", "bf16", "f32"]
 
-KEY_BLOCK = 512
+KEY_BLOCK = 256
 """Attention folds keys in blocks of this many absolute positions, so a page must divide it."""
 
 SMALLEST_PAGE = 16
@@ -33,7 +33,7 @@ class EngineOptions:
             what the memory holds if that is less. An explicit value that cannot fit is refused, never shortened.
         parallel: replies that run at the same time (lanes).
         weight_dtype, compute_dtype, kv_dtype: "auto" chooses by platform and model.
-        page_size: tokens of one cache page; it divides 512, because attention folds keys in blocks of 512.
+        page_size: tokens of one cache page; it divides 256, because attention folds keys in blocks of 256.
         memory_fraction: part of the memory free at start that weights, cache and programs may take, in (0, 1].
         max_queue: requests that may wait; more are refused at once.
         max_queue_tokens: prompt tokens that may wait, summed over the waiting requests.
@@ -74,7 +74,7 @@ class EngineOptions:
         _one_of(weight_dtype=(self.weight_dtype, get_args(WeightDtype)))
         _one_of(compute_dtype=(self.compute_dtype, get_args(ComputeDtype)), kv_dtype=(self.kv_dtype, get_args(KvDtype)))
         if self.page_size < SMALLEST_PAGE or KEY_BLOCK % self.page_size:
-            raise OptionsError("page_size", f"must be 16, 32, 64, 128, 256 or 512, not {self.page_size}")
+            raise OptionsError("page_size", f"must be 16, 32, 64, 128 or 256, not {self.page_size}")
         # Written so that nan fails too.
         if not 0 < self.memory_fraction <= 1:
             raise OptionsError("memory_fraction", f"must be above 0 and at most 1, not {self.memory_fraction:g}")

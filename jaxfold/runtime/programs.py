@@ -184,8 +184,9 @@ class Programs:
         path = self._cache_dir / f"{program_key(name, facts)}.xla" if self._cache_dir else None
         if path is not None and path.exists():
             try:
+                payload, in_tree, out_tree = pickle.loads(path.read_bytes())
                 program = serialize_executable.deserialize_and_load(
-                    *pickle.loads(path.read_bytes()), execution_devices=jax.devices()[:1]
+                    payload, in_tree, out_tree, execution_devices=jax.devices()[:1]
                 )
                 return program, False
             except Exception as error:

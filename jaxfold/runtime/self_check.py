@@ -73,7 +73,7 @@ class SelfCheck:
         random = np.random.default_rng(0)
         self._tokens = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
         self._company = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
-        self._read = jax.jit(_rows_at)
+        self._read = jax.jit(_tokens_of, static_argnames="groups")
 
     def run(self) -> Verdict:
         """Every comparison that the table of programs allows."""
@@ -100,7 +100,7 @@ class SelfCheck:
             shape = StepShape(0, self._table.chunk_width(length, shared=False))
             part = self._part(shape, [0], [start], [self._tokens[start : start + length]])
             logits = self._run(shape, (part,), length - 1)
-        return [*(self._written(n) for n in range(tokens)), (logits,)]
+        return [*self._written(0, tokens), (logits,)]
 
     def _decode(self, position: int, width: int, company: int, chunk: int = 0) -> Row:
         """Keys, values and logits of the token at `position`, decoded in a grid of `width` beside `company` lanes."""
@@ -111,14 +111,16 @@ class SelfCheck:
         if chunk:
             parts.append(self._part(StepShape(0, chunk), [lanes], [0], [self._company[: min(chunk, 40)]]))
         logits = self._run(StepShape(width, chunk), tuple(parts), 0)
-        return (*self._written(position), logits)
+        return (*self._written(position, 1)[0], logits)
 
-    def _written(self, position: int) -> Row:
-        """What every layer wrote for the token at `position` of lane 0, as bits."""
+    def _written(self, first: int, count: int) -> list[Row]:
+        """What every layer wrote for `count` tokens of lane 0 from position `first` on, as bits."""
         cfg, size = self._device.cfg, self._device.page_size
-        tables = {group: self._lane_table(group, 0, position // size + 1) for group in cfg.groups}
-        pages = np.array([tables[group][position // size] for group in cfg.layer_groups], np.int32)
-        return tuple(np.asarray(x) for x in self._read(self._device.cache, pages, np.int32(position % size)))
+        last = (first + count - 1) // size + 1
+        pages = {group: self._lane_table(group, 0, last)[first // size :] for group in cfg.groups}
+        pools = [np.asarray(pool) for pool in self._read(self._device.cache, pages, groups=cfg.layer_groups)]
+        skip = first % size
+        return [tuple(pool[skip + i] for pool in pools) for i in range(count)]
 
     def _part(
         self, shape: StepShape, lanes: Sequence[int], starts: Sequence[int], tokens: Sequence[np.ndarray]
@@ -153,12 +155,16 @@ class SelfCheck:
         return bits
 
 
-def _rows_at(cache: Cache, pages: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
-    """Keys and values of one token in every layer, as unsigned bits."""
+def _tokens_of(cache: Cache, pages: dict[str, jax.Array], groups: tuple[str, ...]) -> list[jax.Array]:
+    """Keys and values on these pages by token, as unsigned bits: one uint[tokens, kv_heads, head_dim] a layer each."""
     bits = jnp.uint16 if cache.keys[0].dtype.itemsize == 2 else jnp.uint32
-    rows = [pool[:, pages[i], offset] for i, pool in enumerate(cache.keys)]
-    rows += [pool[:, pages[i], offset] for i, pool in enumerate(cache.values)]
-    return tuple(lax.bitcast_convert_type(row, bits) for row in rows)
+
+    def tokens(pool: jax.Array, group: str) -> jax.Array:
+        found = pool[:, pages[group]]
+        found = found.reshape(found.shape[0], -1, found.shape[3]).transpose(1, 0, 2)
+        return lax.bitcast_convert_type(found, bits)
+
+    return [tokens(pool, g) for pools in (cache.keys, cache.values) for pool, g in zip(pools, groups, strict=True)]
 
 
 def _compare(

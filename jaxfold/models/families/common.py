@@ -74,7 +74,14 @@ def _global_rope(raw: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | Non
     return float(raw.get("rope_theta") or 10000.0), scaling if isinstance(scaling, Mapping) else None
 
 
-def refuse_sliding_window(raw: Mapping[str, Any]) -> None:
-    """Qwen files may switch a sliding window on for the upper layers; running without it would change the text."""
-    if raw.get("use_sliding_window"):
-        raise ConfigError("use_sliding_window is on in config.json; sliding windows of this family are not supported")
+def refuse(raw: Mapping[str, Any], *keys: str) -> None:
+    """Refuse settings that are switched on and not built: running without them would change the text in silence.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    for key in keys:
+        value = raw.get(key)
+        # A partial rotary factor of 1 rotates everything, as this code does.
+        if value and not (key == "partial_rotary_factor" and value == 1):
+            raise ConfigError(f"config has {key} = {value!r}, which is not supported for this family")

@@ -11,6 +11,7 @@ from jaxfold.models.config import DecoderConfig
 from jaxfold.models.config import RopeConfig
 from jaxfold.models.config import required
 from jaxfold.models.families.common import plain_config
+from jaxfold.models.families.common import refuse
 
 MODEL_TYPES = ("gemma3_text", "gemma3")
 NORM_OFFSET = 1.0  # weights are stored as w and multiply as 1 + w
@@ -24,6 +25,7 @@ NORM_NAMES: Mapping[str, str] = {
 
 def config(raw: Mapping[str, Any]) -> DecoderConfig:
     """From a Hugging Face `config.json` (the text part of it)."""
+    refuse(raw, "attention_bias", "partial_rotary_factor", "use_bidirectional_attention")
     layers = required(raw, "num_hidden_layers")
     groups = _groups(raw, layers)
     hidden = required(raw, "hidden_size")

@@ -5,12 +5,12 @@ from typing import Any
 
 from jaxfold.models.config import DecoderConfig
 from jaxfold.models.families.common import plain_config
-from jaxfold.models.families.common import refuse_sliding_window
+from jaxfold.models.families.common import refuse
 
 MODEL_TYPES = ("qwen2",)
 
 
 def config(raw: Mapping[str, Any]) -> DecoderConfig:
     """From a Hugging Face `config.json`."""
-    refuse_sliding_window(raw)
+    refuse(raw, "use_sliding_window", "partial_rotary_factor")
     return plain_config(raw, attention_bias=True)

@@ -104,7 +104,7 @@ def mass(scaled: Array, top: Array) -> Array:
 
 def barrier(x: Array) -> Array:
     """`x`, computed on its own: the compiler fuses nothing across it."""
-    apart: Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    apart: Array = lax.optimization_barrier(x)
     return apart
 
 

@@ -25,13 +25,13 @@ class Shard:
         """Sum over devices. Only integers, and floats whose use allows for rounding."""
         if self.axis is None:
             return x
-        total: Array = lax.psum(x, self.axis)  # type: ignore[no-untyped-call]
+        total: Array = lax.psum(x, self.axis)
         return total
 
     def max(self, x: Array) -> Array:
         if self.axis is None:
             return x
-        largest: Array = lax.pmax(x, self.axis)  # type: ignore[no-untyped-call]
+        largest: Array = lax.pmax(x, self.axis)
         return largest
 
     def joined(self, x: Array) -> Array:

@@ -10,9 +10,10 @@ from hypothesis.stateful import rule
 
 from jaxfold.runtime.pages import PagePool
 from jaxfold.runtime.prefix_tree import pages_behind
-
-PAGE = 2
-WINDOW = 5
+from tests.runtime.test_prefix_tree import PAGE
+from tests.runtime.test_prefix_tree import WINDOW
+from tests.runtime.test_prefix_tree import longest_usable
+from tests.runtime.test_prefix_tree import two_groups
 
 tokens_of = st.lists(st.integers(0, 1), min_size=1, max_size=16)
 

@@ -54,7 +54,16 @@ class Model:
 
         Returns:
             logits float32[n, vocab_size] of every token, and the cache.
+
+        Raises:
+            ValueError: the conversation or the positions are outside the cache.
         """
+        room = (cache.keys[0].shape[1] - 1) // lanes * PAGE
+        if not 0 <= lane < lanes or start < 0 or start + tokens.shape[0] > room:
+            raise ValueError(
+                f"tokens at {start}..{start + tokens.shape[0] - 1} of conversation {lane} are outside a cache of "
+                f"{lanes} conversations of {room} tokens"
+            )
         slot, first = np.array([lane], np.int32), np.array([start], np.int32)
         scores, cache = _step(self.weights, cache, jnp.asarray(tokens)[None, :], slot, first, cfg=self.cfg, lanes=lanes)
         return scores, cache
@@ -64,7 +73,7 @@ class Model:
 
         Args:
             tokens: int32[lanes], the token of each conversation.
-            positions: int32[lanes], where it stands.
+            positions: int32[lanes], where it stands; below the context that the cache was made for.
 
         Returns:
             logits float32[lanes, vocab_size], and the cache.
@@ -114,7 +123,10 @@ def load(path: str | Path, dtype: str = "bf16") -> Model:
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
+        ValueError: `dtype` is neither.
     """
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
     checkpoint = open_checkpoint(path)
     cfg, family = read_config(checkpoint)
     kind = jnp.dtype(_DTYPES[dtype])

@@ -23,6 +23,12 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 @pytest.fixture(scope="session")
+def programs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of compiled programs for the session, so that engines of equal shape compile once."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The real SmolLM2-135M-Instruct (GGUF Q4_1): JAXFOLD_TEST_SMOLLM2 if set, else fetched once and kept.
 

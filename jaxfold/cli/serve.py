@@ -27,6 +27,10 @@ from jaxfold.cli.serve_flags import address_flags
 from jaxfold.cli.serve_flags import limit_flags
 from jaxfold.cli.serve_flags import name_flags
 from jaxfold.cli.serve_flags import reply_flags
+from jaxfold.runtime.api import Engine
+
+HEALTH_PERIOD_S = 1.0
+"""How often the command looks whether the engine has given up."""
 
 
 @click.command(
@@ -90,6 +94,7 @@ class _Server:
         self._shutdown = Shutdown()
         self._started: Any = None
         self._error: BaseException | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._steps = Steps()
         self.loader = threading.Thread(target=self._load, name="jaxfold-load", daemon=True)
 
@@ -109,6 +114,8 @@ class _Server:
         except BindError as error:
             raise CliError(f"{error}; another one can be given with --port") from None
         finally:
+            if self._watch is not None:
+                self._watch.cancel()
             if self._started is not None:
                 self._started.close()
         if self._error is not None:
@@ -150,6 +157,7 @@ class _Server:
         if state.draining:
             started.model.engine.drain()
             return
+        self._watch = self._loop.create_task(self._watch_engine(started.model.engine))
         info = started.model.engine.info
         click.echo(
             f"{state.settings.model} is ready after {self._steps.total():.1f} s at {self._url}/v1 "
@@ -157,6 +165,13 @@ class _Server:
         )
         click.echo(f"try it:\n  {curl_line(self._url, state.settings.model)}")
         sys.stdout.flush()
+
+    async def _watch_engine(self, engine: Engine) -> None:
+        """End the process once the engine has given up, so that a supervisor starts a new one."""
+        while engine.snapshot().healthy:
+            await asyncio.sleep(HEALTH_PERIOD_S)
+        self._error = RuntimeError("the engine stopped after several failed steps in a row; see the log above")
+        self._shutdown.ask()
 
 
 def is_loopback(host: str) -> bool:

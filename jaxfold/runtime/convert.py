@@ -35,6 +35,10 @@ def convert(
     Raises:
         CheckpointError: the source cannot be read, is already converted, or the destination exists.
     """
+    if destination.is_dir() and not any(destination.iterdir()):
+        destination.rmdir()
+    if destination.exists():
+        raise CheckpointError(destination, "already exists; give a new directory or remove it first")
     checkpoint = open_checkpoint(source)
     if checkpoint.format == "orbax":
         raise CheckpointError(source, "is already a converted checkpoint")
@@ -44,7 +48,5 @@ def convert(
     weights = load_weights(checkpoint, cfg, family, weight_dtype, None)
     progress(f"writing {weight_bytes(weights) / 1e6:.0f} MB")
     metadata = {"weight_dtype": weight_dtype.name, "jax": jax.__version__, "model_type": cfg.model_type}
-    if destination.is_dir() and not any(destination.iterdir()):
-        destination.rmdir()
     save_weights(weights, destination, sidecar_from=checkpoint, metadata=metadata, shards=shards)
     return weight_bytes(weights)

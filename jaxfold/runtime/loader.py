@@ -81,8 +81,9 @@ def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> 
     cfg = replace(cfg, compute_dtype=compute_name(compute))
     tokenizer = read_tokenizer(checkpoint, cfg)
     progress(f"loading the weights ({weight_dtype.name})")
+    free = free_bytes()
     weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress)
-    plan = _plan(cfg, options, kv_dtype)
+    plan = _plan(cfg, options, kv_dtype, int(free * options.memory_fraction) - weight_bytes(weights) - RESERVE_BYTES)
     engine, verdict = start_engine(cfg, weights, plan, kv_dtype, options, checkpoint.fingerprint, progress)
     return LoadedModel(
         engine=engine,
@@ -140,8 +141,7 @@ def read_tokenizer(checkpoint: Checkpoint, cfg: DecoderConfig) -> Tokenizer:
         raise CheckpointError(checkpoint.path, str(error)) from None
 
 
-def _plan(cfg: DecoderConfig, options: EngineOptions, kv_dtype: jnp.dtype) -> CachePlan:
-    budget = int(free_bytes() * options.memory_fraction) - RESERVE_BYTES
+def _plan(cfg: DecoderConfig, options: EngineOptions, kv_dtype: jnp.dtype, budget: int) -> CachePlan:
     return plan_cache(
         cfg,
         context=options.context,
@@ -164,9 +164,11 @@ def _check(device: Device, fingerprint: str, options: EngineOptions, progress: P
         return None
     progress("exactness self-check")
     file = None
-    if options.compile_cache_dir is not None:
-        facts = repr((device.cfg, device.programs.table, device.weights.layers[0].qkv.dtype, fingerprint))
-        file = options.compile_cache_dir / f"{program_key('self-check', facts)}.verdict.json"
+    cache_dir = device.programs.cache_dir
+    if cache_dir is not None:
+        dtypes = (device.weights.layers[0].qkv.dtype, device.cache.keys[0].dtype)
+        facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, fingerprint))
+        file = cache_dir / f"{program_key('self-check', facts)}.verdict.json"
     begun = time.perf_counter()
     verdict = self_check.run(device, file)
     LOG.debug("self-check: level %s after %.1f s", verdict.level, time.perf_counter() - begun)

@@ -49,7 +49,7 @@ def plan_cache(
 
     Args:
         context: tokens asked for; None takes the model's own length, or what fits if that is less.
-        block: the table's width in keys is a multiple of this.
+        block: tokens below which a context that was not asked for is of no use.
 
     Raises:
         CapacityError: the context asked for does not fit, or nothing useful fits at all.
@@ -63,7 +63,7 @@ def plan_cache(
     def taken(pages: Mapping[str, int]) -> int:
         return sum((pages[group] + 1) * sizes[group] for group in sizes)
 
-    longest = _largest(lambda tokens: taken(one(tokens)) <= budget, block, cfg.max_position)
+    longest = _largest(lambda tokens: taken(one(tokens)) <= budget, page_size, cfg.max_position)
     if context is not None and context > cfg.max_position:
         raise CapacityError(f"--context {context} is more than the {cfg.max_position} tokens the model was made for")
     wanted = cfg.max_position if context is None else context

@@ -88,7 +88,7 @@ class Programs:
     def __init__(self, cfg: DecoderConfig, table: Table, cache_dir: Path | None) -> None:
         self.cfg = cfg
         self.table = table
-        self._cache_dir = cache_dir
+        self.cache_dir = None if cache_dir is None else _own_dir(cache_dir)
         self._steps: dict[StepShape, Callable[..., Any]] = {}
         self._draws: dict[int, Callable[..., Any]] = {}
         self._reset: Callable[..., Any] | None = None
@@ -181,7 +181,7 @@ class Programs:
 
     def _obtain(self, name: str, facts: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
         """The executable, from the cache directory or compiled; and whether it was compiled."""
-        path = self._cache_dir / f"{program_key(name, facts)}.xla" if self._cache_dir else None
+        path = self.cache_dir / f"{program_key(name, facts)}.xla" if self.cache_dir else None
         if path is not None and path.exists():
             try:
                 payload, in_tree, out_tree = pickle.loads(path.read_bytes())
@@ -225,10 +225,23 @@ def _head(weights: Weights) -> Weights:
     return Weights(embed=weights.embed, layers=(), final_norm=weights.final_norm, head=weights.head)
 
 
+def _own_dir(path: Path) -> Path | None:
+    """`path`, made with mode 0700 where it is missing; None where it cannot be had or others could write into it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = path.stat()
+    except OSError as error:
+        LOG.warning("compiled programs are not kept: %s", error)
+        return None
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        LOG.warning("compiled programs are not kept: other users can write to %s", path)
+        return None
+    return path
+
+
 def _store(path: Path, compiled: Any) -> None:
     """Write one serialised executable, atomically; a full disk costs the next start time, not this one."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         part.write_bytes(pickle.dumps(serialize_executable.serialize(compiled)))
         part.replace(path)

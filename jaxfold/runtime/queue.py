@@ -77,16 +77,18 @@ class RequestQueue[T: Waiting]:
         """
         return self._passes >= self._age_limit
 
-    def push(self, item: T) -> None:
+    def push(self, item: T, spare: int = 0) -> None:
         """Add a new request at the end of its class.
+
+        `spare` is how many lanes are free: so many requests do not wait, they are only passing through.
 
         Raises:
             QueueFullError: it would exceed a limit; nothing was added.
             ValueError: its id already waits.
         """
-        if len(self) >= self._max_requests:
+        if len(self) >= self._max_requests + spare:
             raise QueueFullError(
-                f"The queue is full: {len(self)} of at most {self._max_requests} requests are waiting."
+                f"The queue is full: {len(self) - spare} of at most {self._max_requests} requests are waiting."
             )
         if len(self) and self._tokens + item.prompt_tokens > self._max_tokens:
             raise QueueFullError(

@@ -199,7 +199,12 @@ def run(device: Device, cache_file: Path | None) -> Verdict:
 
 
 def _read(stored: Mapping[str, list[Mapping[str, object]]]) -> Verdict:
+    """The verdict of a file; an error of any kind that `run` catches where it is not exactly one."""
     comparisons = tuple(Comparison(**line) for line in stored["comparisons"])  # type: ignore[arg-type]
-    if not comparisons:
-        raise ValueError("no comparisons")
+    for line in comparisons:
+        counted = type(line.rows) is int and type(line.differing) is int and 0 <= line.differing <= line.rows
+        if not counted or line.decides not in ("A", "B"):
+            raise ValueError("not a comparison")
+    if {line.decides for line in comparisons} != {"A", "B"}:
+        raise ValueError("comparisons are missing")
     return Verdict(comparisons)

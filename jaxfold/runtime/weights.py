@@ -1,6 +1,7 @@
 """Weights on the device: read and joined from a checkpoint, or taken whole from the cache or an Orbax directory."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from jaxfold.models.params import param_dtype
 from jaxfold.models.registry import Family
 from jaxfold.models.registry import family_of
 
+LOG = logging.getLogger(__name__)
 CACHE_BYTES = 64 << 30
 """Bound on the weight cache's files, all models together."""
 
@@ -67,8 +69,7 @@ def load_weights(
         CheckpointError: a tensor is missing, has another shape than the settings say, or cannot be read.
     """
     if checkpoint.format == "orbax":
-        weights: Weights = restore_weights(checkpoint.path, abstract(declare(cfg), weight_dtype))
-        return weights
+        return _restore(checkpoint, cfg, weight_dtype)
     check_shapes(checkpoint, cfg, family)
     key = _cache_key(checkpoint, cfg, weight_dtype)
     if cache_dir is not None:
@@ -124,6 +125,24 @@ def check_shapes(checkpoint: Checkpoint, cfg: DecoderConfig, family: Family) -> 
 def weight_bytes(weights: Weights) -> int:
     """Resident bytes of the tree."""
     return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(weights))
+
+
+def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype) -> Weights:
+    """The weights of a converted directory, cast where they are stored in another dtype than the one asked for."""
+    embed = checkpoint.tensors.get("embed")
+    stored = jnp.dtype(embed.stored) if embed is not None and embed.stored in ("float32", "bfloat16") else weight_dtype
+    weights: Weights = restore_weights(checkpoint.path, abstract(declare(cfg), stored))
+    if stored == weight_dtype:
+        return weights
+    if stored.itemsize < weight_dtype.itemsize:
+        LOG.warning("%s holds %s values: kept as %s they stay rounded", checkpoint.path, stored.name, weight_dtype.name)
+
+    def cast(leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
+        # On the host, where the source's own values would have been rounded.
+        return leaf if leaf.dtype == wanted.dtype else jnp.asarray(np.asarray(leaf).astype(wanted.dtype))
+
+    kept: Weights = jax.tree.map(cast, weights, abstract(declare(cfg), weight_dtype))
+    return kept
 
 
 def _params(cfg: DecoderConfig) -> Mapping[Place, Param]:

@@ -1,4 +1,4 @@
-"""One cache of compiled programs for the session, so that engines of equal shape compile once."""
+"""Each tiny family as it is served, and the plainest engine that it must equal."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,6 @@ import pytest
 from tests.tiny_engines import FAMILIES
 from tests.tiny_engines import Client
 from tests.tiny_engines import tiny_engine
-
-
-@pytest.fixture(scope="session")
-def programs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
 
 
 @pytest.fixture(scope="session", params=FAMILIES)

@@ -213,3 +213,11 @@ def test_order_holds_under_any_mix_of_calls(steps: list[tuple[str, bool, int]]) 
         queue.check_integrity()
         assert len(queue) == len(waiting)
         assert queue.tokens == sum(w.prompt_tokens for w in waiting)
+
+
+def test_requests_on_their_way_to_a_free_lane_do_not_count() -> None:
+    queue: RequestQueue[Item] = RequestQueue(2, 1000)
+    for i in range(5):
+        queue.push(Item(i), spare=3)
+    with pytest.raises(QueueFullError, match="2 of at most 2"):
+        queue.push(Item(5), spare=3)

@@ -258,7 +258,7 @@ def cpu_flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def source_hash() -> str:
     """Digest of the source files that programs are traced from."""
     digest = hashlib.sha256()

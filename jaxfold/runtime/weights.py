@@ -48,6 +48,10 @@ def read_config(checkpoint: Checkpoint) -> tuple[DecoderConfig, Family]:
     """
     try:
         family = family_of(checkpoint.model_type)
+        layers, held = checkpoint.config.get("num_hidden_layers"), len(checkpoint.tensors)
+        # Before anything is sized by that number.
+        if isinstance(layers, int) and layers > held:
+            raise ConfigError(f"config names {layers} layers, but there are {held} tensors")
         return family.config(checkpoint.config), family
     except ConfigError as error:
         raise CheckpointError(checkpoint.path, str(error)) from None

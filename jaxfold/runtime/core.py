@@ -160,6 +160,7 @@ class Core:
         """Pages for the lane's first `tokens` tokens, taken from junior lanes if need be. False: it was preempted."""
         self.pages.drop_behind(lane, lane.position)
         while not self.pages.grow(lane, tokens):
+            # Until a reply ends nobody is admitted, or the one that gave way would come straight back.
             self._hold = True
             victim = max(self.running, key=_seniority)
             self.preempt(victim)
@@ -221,6 +222,7 @@ class Core:
     def finish(self, lane: Lane, reason: FinishReason) -> None:
         """End a running reply and free its lane; whole pages of what it computed stay in the prefix tree."""
         self._leave(lane)
+        self._hold = False
         self._ended(lane.job, Finished(reason, lane.job.stats(self.clock())))
 
     def fail(self, lane: Lane, message: str) -> None:
@@ -228,6 +230,7 @@ class Core:
         lane.finished = True
         self.pages.close(lane)
         self.lanes[lane.slot] = None
+        self._hold = False
         self._ended(lane.job, Failed(message))
 
     def preempt(self, lane: Lane) -> None:
@@ -274,7 +277,6 @@ class Core:
         self.pages.remember(lane, known)
         self.pages.close(lane)
         self.lanes[lane.slot] = None
-        self._hold = False
 
     def _ended(self, job: Job, event: Finished | Failed) -> None:
         if isinstance(event, Finished):

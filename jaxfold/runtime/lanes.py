@@ -16,6 +16,7 @@ from jaxfold.runtime.prefix_tree import GroupSpec
 from jaxfold.runtime.prefix_tree import PrefixTree
 from jaxfold.runtime.prefix_tree import pages_behind
 from jaxfold.runtime.sampling.rows import PreparedSampling
+from jaxfold.runtime.table import CHUNKS
 
 
 @dataclass(eq=False)
@@ -163,7 +164,7 @@ class LanePages:
         """Pages that `tokens` tokens of one lane hold at most at once in this group."""
         pages = -(-tokens // self.page_size)
         window = self.groups[group].window
-        return pages if window is None else min(pages, -(-window // self.page_size) + 2 + 256 // self.page_size)
+        return pages if window is None else min(pages, -(-window // self.page_size) + 2 + CHUNKS[-1] // self.page_size)
 
     def grow(self, lane: Lane, tokens: int) -> bool:
         """Make sure that the lane has pages for its first `tokens` tokens. False: there is no room."""

@@ -4,6 +4,7 @@ A warm start loads serialised executables. They hold a pickle, so the cache dire
 0700, and the key covers everything the code depends on: JAX versions, device, flags, config, shapes and sources.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -11,6 +12,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 
 import jaxfold.models
 import jaxfold.runtime.sampling
@@ -103,7 +106,7 @@ class Programs:
         jobs = [(str(shape), whole, self._step_job(shape, weights, cache, state)) for shape in self.table.steps]
         jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.decode]
         jobs.append(("reset", repr(_shapes(state)), self._reset_job(state)))
-        with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
+        with _without_jax_cache(), ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
             results = list(pool.map(lambda job: self._obtain(*job), jobs))
         for (name, _, _), (program, fresh) in zip(jobs, results, strict=True):
             LOG.debug("program %s: %s", name, "compiled" if fresh else "loaded")
@@ -184,7 +187,7 @@ class Programs:
         path = self.cache_dir / f"{program_key(name, facts)}.xla" if self.cache_dir else None
         if path is not None and path.exists():
             try:
-                payload, in_tree, out_tree = pickle.loads(path.read_bytes())
+                payload, in_tree, out_tree = pickle.loads(_intact(path))
                 program = serialize_executable.deserialize_and_load(
                     payload, in_tree, out_tree, execution_devices=jax.devices()[:1]
                 )
@@ -225,6 +228,22 @@ def _head(weights: Weights) -> Weights:
     return Weights(embed=weights.embed, layers=(), final_norm=weights.final_norm, head=weights.head)
 
 
+@contextlib.contextmanager
+def _without_jax_cache() -> Iterator[None]:
+    """Compile past JAX's own cache (JAX_COMPILATION_CACHE_DIR): on the CPU what it gives back may not run.
+
+    An executable that was itself deserialised loses functions when it is serialised again.
+    """
+    before = bool(jax.config.jax_enable_compilation_cache)
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
 def _own_dir(path: Path) -> Path | None:
     """`path`, made with mode 0700 where it is missing; None where it cannot be had or others could write into it."""
     try:
@@ -239,11 +258,21 @@ def _own_dir(path: Path) -> Path | None:
     return path
 
 
+def _intact(path: Path) -> bytes:
+    """What `_store` wrote. Machine code with a changed bit would run, so the digest before it is compared."""
+    content = path.read_bytes()
+    size = hashlib.sha256().digest_size
+    if hashlib.sha256(content[size:]).digest() != content[:size]:
+        raise ValueError("the file is damaged")
+    return content[size:]
+
+
 def _store(path: Path, compiled: Any) -> None:
     """Write one serialised executable, atomically; a full disk costs the next start time, not this one."""
     try:
         part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        part.write_bytes(pickle.dumps(serialize_executable.serialize(compiled)))
+        content = pickle.dumps(serialize_executable.serialize(compiled))
+        part.write_bytes(hashlib.sha256(content).digest() + content)
         part.replace(path)
     except OSError as error:
         LOG.warning("the compiled program could not be cached: %s", error)

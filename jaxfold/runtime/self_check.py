@@ -78,9 +78,12 @@ class SelfCheck:
     def run(self) -> Verdict:
         """Every comparison that the table of programs allows."""
         last = range(PREFIX, PREFIX + ROWS)
-        small = self._prefill(PREFIX + ROWS, self._table.chunks[0])
-        large = self._prefill(PREFIX + ROWS, self._table.chunks[-1])
-        found = [_compare("prefill in small chunks", "prefill in large chunks", small, large, "B")]
+        widest = self._table.chunks[-1]
+        large = self._prefill(PREFIX + ROWS, widest)
+        found = [
+            _compare(f"prefill by {chunk}", f"prefill by {widest}", self._prefill(PREFIX + ROWS, chunk), large, "B")
+            for chunk in self._table.chunks[:-1]
+        ]
         alone = [self._decode(n, self._table.decode[0], 0) for n in last]
         for width in self._table.decode[1:]:
             crowd = [self._decode(n, width, width - 1) for n in last]
@@ -93,14 +96,16 @@ class SelfCheck:
         return Verdict(tuple(found))
 
     def _prefill(self, tokens: int, width: int) -> list[Row]:
-        """Keys and values of every prefilled token, then the logits of the last one."""
-        logits = np.zeros(0, np.uint32)
+        """Logits where the widest chunks end, keys and values of every token, logits of the last token."""
+        ends = []
         for start in range(0, tokens, width):
             length = min(width, tokens - start)
             shape = StepShape(0, self._table.chunk_width(length, shared=False))
             part = self._part(shape, [0], [start], [self._tokens[start : start + length]])
             logits = self._run(shape, (part,), length - 1)
-        return [*self._written(0, tokens), (logits,)]
+            if start + length == tokens or not (start + length) % self._table.chunks[-1]:
+                ends.append((logits,))
+        return [*ends[:-1], *self._written(0, tokens), ends[-1]]
 
     def _decode(self, position: int, width: int, company: int, chunk: int = 0) -> Row:
         """Keys, values and logits of the token at `position`, decoded in a grid of `width` beside `company` lanes."""

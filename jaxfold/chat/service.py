@@ -169,6 +169,9 @@ class ChatService:
     def _render(self, request: ChatRequest) -> Rendered:
         if not request.messages:
             raise RequestError("messages must hold at least one message", "messages")
+        # Long texts are refused before the template works on them: that too takes time in proportion.
+        chars = sum(len(message.content) + len(message.reasoning) for message in request.messages)
+        self._check_chars(chars, "messages")
         return self.template.render(
             request.messages,
             tools=request.tools,
@@ -190,6 +193,8 @@ class ChatService:
         if not isinstance(prompt, str):
             if not prompt:
                 raise RequestError("prompt must hold at least one token id", "prompt")
+            if len(prompt) >= self.engine.info.context_length:
+                raise too_long(self.engine.info.context_length, len(prompt), "prompt")
             self._check_ids(prompt, "prompt")
             return prompt
         self._check_length(prompt, "prompt")
@@ -221,7 +226,12 @@ class ChatService:
         context = self.engine.info.context_length
         if len(text) <= ORDINARY_CHARS_PER_TOKEN * context:
             return
-        least = len(MARKER.sub("", text)) // self._longest_token
+        self._check_chars(len(MARKER.sub("", text)), param)
+
+    def _check_chars(self, chars: int, param: str) -> None:
+        """Refuse so many characters if even the longest tokens could not hold them in the window."""
+        context = self.engine.info.context_length
+        least = chars // self._longest_token if chars > context else 0
         if least >= context:
             raise too_long(context, least, param, at_least=True)
 

@@ -217,6 +217,25 @@ async def test_a_hopelessly_long_prompt_is_not_tokenised() -> None:
         assert tokenizer.encoded == 0
 
 
+async def test_a_hopelessly_long_request_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (service, engine):
+        window = engine.info.context_length
+
+        def work(*_: Any, **__: Any) -> Any:
+            raise AssertionError("worked on a prompt that cannot fit")
+
+        monkeypatch.setattr(service.template, "render", work)
+        monkeypatch.setattr(service, "_check_ids", work)
+        chat = ChatRequest((Message("user", "a" * 200 * window),))
+        ids = CompletionRequest((1,) * window)
+        for error in (
+            await refusal(lambda: service.prepare_chat(chat)),
+            await refusal(lambda: service.prepare_completion(ids)),
+        ):
+            assert error.code == "context_length_exceeded"
+            assert f"maximum context length is {window} tokens" in error.message
+
+
 async def test_token_prompts_are_checked() -> None:
     async with serving(vocab_size=300) as (service, _):
         assert (await service.prepare_completion(CompletionRequest((0, 299)))).prompt_ids == (0, 299)

@@ -15,21 +15,31 @@ const CONTEXT = 1024; // tokens of one sequence, prompt and reply together
 const [peersDir, modelPath, threadsText] = process.argv.slice(2);
 const threads = Number(threadsText);
 
-const require = createRequire(join(resolve(peersDir), "package.json"));
-const entry = require.resolve("node-llama-cpp");
-const {getLlama, LlamaLogLevel} = await import(pathToFileURL(entry).href);
-
-const llama = await getLlama({
-    gpu: false,
-    build: "never",
-    maxThreads: threads,
-    logLevel: LlamaLogLevel.error
-});
-const model = await llama.loadModel({modelPath});
-const contexts = new Map();
-
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 const answer = (value) => process.stdout.write(JSON.stringify(value) + "\n");
+
+/** What the worker runs on. Rejects with a sentence if the package or the model cannot be loaded. */
+async function load() {
+    const require = createRequire(join(resolve(peersDir), "package.json"));
+    const entry = require.resolve("node-llama-cpp");
+    const {getLlama, LlamaLogLevel} = await import(pathToFileURL(entry).href);
+    const llama = await getLlama({gpu: false, build: "never", maxThreads: threads, logLevel: LlamaLogLevel.error});
+    const model = await llama.loadModel({modelPath});
+    const facts = {
+        "node-llama-cpp": JSON.parse(readFileSync(join(entry, "..", "..", "package.json"), "utf8")).version,
+        "llama.cpp": llama.llamaCppRelease.release,
+        node: process.versions.node,
+        threads: llama.maxThreads
+    };
+    return {llama, model, facts};
+}
+
+const firstLine = (error) => String(error?.message ?? error).split("\n")[0];
+const {llama, model, facts} = await load().catch((error) => {
+    answer({error: firstLine(error)});
+    process.exit(1);
+});
+const contexts = new Map();
 
 /** The sequences of a context made for exactly `count` of them, empty. */
 async function emptySequences(count) {
@@ -61,22 +71,12 @@ async function generate({prompts, tokens}) {
     return {submitted, events};
 }
 
-function facts() {
-    const version = JSON.parse(readFileSync(join(entry, "..", "..", "package.json"), "utf8")).version;
-    return {
-        "node-llama-cpp": version,
-        "llama.cpp": llama.llamaCppRelease.release,
-        node: process.versions.node,
-        threads: llama.maxThreads
-    };
-}
-
-answer({ready: facts()});
+answer({ready: facts});
 for await (const line of createInterface({input: process.stdin})) {
     try {
         answer(await generate(JSON.parse(line)));
     } catch (error) {
-        answer({error: String(error?.message ?? error)});
+        answer({error: firstLine(error)});
     }
 }
 await llama.dispose();

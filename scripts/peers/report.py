@@ -32,6 +32,7 @@ def heading(report: Mapping[str, Any]) -> str:
         if name == OURS:
             words += [f"{key} {facts[f'{key}_dtype']}" for key in ("weight", "compute", "kv")]
             words += [f"level {facts['exactness']}", f"context {facts['context_length']}", f"{facts['lanes']} lanes"]
+            words += [step for step in facts["steps"] if "compiled" in step]
         lines.append(f"- {name}: {', '.join(words)}")
     return "\n".join(lines)
 

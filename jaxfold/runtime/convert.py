@@ -12,7 +12,7 @@ from jaxfold.checkpoints.orbax_store import save_weights
 from jaxfold.runtime.options import WeightDtype
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
-from jaxfold.runtime.weights import weight_bytes
+from jaxfold.runtime.weights import tree_bytes
 
 
 def convert(
@@ -46,7 +46,7 @@ def convert(
     weight_dtype = jnp.dtype(jnp.float32 if dtype == "f32" else jnp.bfloat16)
     progress(f"reading the weights ({weight_dtype.name})")
     weights = load_weights(checkpoint, cfg, family, weight_dtype, None)
-    progress(f"writing {weight_bytes(weights) / 1e6:.0f} MB")
+    progress(f"writing {tree_bytes(weights) / 1e6:.0f} MB")
     metadata = {"weight_dtype": weight_dtype.name, "jax": jax.__version__, "model_type": cfg.model_type}
     save_weights(weights, destination, sidecar_from=checkpoint, metadata=metadata, shards=shards)
-    return weight_bytes(weights)
+    return tree_bytes(weights)

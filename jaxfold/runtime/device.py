@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfold.models.config import DecoderConfig
+from jaxfold.models.decoder import Cache
 from jaxfold.models.decoder import Weights
 from jaxfold.models.decoder import new_cache
 from jaxfold.models.plan import Part
@@ -18,6 +19,7 @@ from jaxfold.runtime.lanes import Lane
 from jaxfold.runtime.programs import Programs
 from jaxfold.runtime.sampling.rows import bias_arrays
 from jaxfold.runtime.sampling.rows import rows_from
+from jaxfold.runtime.sampling.state import DrawState
 from jaxfold.runtime.sampling.state import new_state
 from jaxfold.runtime.table import StepShape
 
@@ -68,6 +70,8 @@ class Device:
         self.page_size = page_size
         self._kv_dtype = kv_dtype
         self._context = context
+        self.cache: Cache
+        self.state: DrawState
         self.rebuild()
 
     @property
@@ -76,6 +80,9 @@ class Device:
 
     def rebuild(self) -> None:
         """Fresh cache and lane state: at start, and after a failed step, whose donated arrays are gone."""
+        if hasattr(self, "cache"):
+            # The old arrays go first: two caches at once may not fit.
+            del self.cache, self.state
         self.cache = new_cache(self.cfg, self.pages, self.page_size, self._kv_dtype)
         self.state = new_state(self.programs.table.lanes, self.cfg.vocab_size, self._context)
 

@@ -18,6 +18,9 @@ from jaxfold.checkpoints import CheckpointError
 from jaxfold.checkpoints import open_checkpoint
 from jaxfold.models.config import DecoderConfig
 from jaxfold.models.decoder import Weights
+from jaxfold.models.decoder import declare
+from jaxfold.models.decoder import new_cache
+from jaxfold.models.params import abstract
 from jaxfold.runtime import self_check
 from jaxfold.runtime.api import EngineInfo
 from jaxfold.runtime.core import Core
@@ -29,6 +32,7 @@ from jaxfold.runtime.memory import RESERVE_BYTES
 from jaxfold.runtime.memory import CachePlan
 from jaxfold.runtime.memory import free_bytes
 from jaxfold.runtime.memory import plan_cache
+from jaxfold.runtime.memory import return_freed_memory
 from jaxfold.runtime.options import EngineOptions
 from jaxfold.runtime.pages import PagePool
 from jaxfold.runtime.prefix_tree import GroupSpec
@@ -36,11 +40,13 @@ from jaxfold.runtime.programs import CompileCounter
 from jaxfold.runtime.programs import Programs
 from jaxfold.runtime.programs import program_key
 from jaxfold.runtime.queue import RequestQueue
+from jaxfold.runtime.sampling.state import new_state
 from jaxfold.runtime.schedule import DecodeShare
 from jaxfold.runtime.table import make_table
+from jaxfold.runtime.weights import check_shapes
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
-from jaxfold.runtime.weights import weight_bytes
+from jaxfold.runtime.weights import tree_bytes
 from jaxfold.tokenizers import Tokenizer
 from jaxfold.tokenizers import TokenizerError
 from jaxfold.tokenizers import load_tokenizer
@@ -80,11 +86,16 @@ def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> 
     kv_dtype = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
     cfg = replace(cfg, compute_dtype=compute_name(compute))
     tokenizer = read_tokenizer(checkpoint, cfg)
+    if checkpoint.format != "orbax":
+        check_shapes(checkpoint, cfg, family)
+    shapes = abstract(declare(cfg), weight_dtype)
+    budget = int(free_bytes() * options.memory_fraction) - tree_bytes(shapes) - RESERVE_BYTES
+    plan = _plan(cfg, options, kv_dtype, budget)
+    # Compiling takes memory that is given back: done before weights and cache are there, it adds nothing to the peak.
+    programs = ready_programs(cfg, shapes, plan, kv_dtype, options, progress)
     progress(f"loading the weights ({weight_dtype.name})")
-    free = free_bytes()
     weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress)
-    plan = _plan(cfg, options, kv_dtype, int(free * options.memory_fraction) - weight_bytes(weights) - RESERVE_BYTES)
-    engine, verdict = start_engine(cfg, weights, plan, kv_dtype, options, checkpoint.fingerprint, progress)
+    engine, verdict = start_engine(cfg, weights, plan, kv_dtype, options, checkpoint.fingerprint, progress, programs)
     return LoadedModel(
         engine=engine,
         tokenizer=tokenizer,
@@ -104,24 +115,42 @@ def start_engine(
     options: EngineOptions,
     fingerprint: str,
     progress: Progress = lambda _: None,
+    programs: Programs | None = None,
 ) -> tuple[LocalEngine, self_check.Verdict | None]:
     """An engine over weights that are on the device and a cache of the given size; `options.model` is not read.
 
-    `fingerprint` names the weights in the cached verdict of the self-check.
+    `fingerprint` names the weights in the cached verdict of the self-check; `programs` are compiled here if not given.
     """
     compiles = CompileCounter()
-    table = make_table(options.parallel, _widths(plan, options.page_size))
-    programs = Programs(cfg, table, options.compile_cache_dir)
+    if programs is None:
+        programs = ready_programs(cfg, weights, plan, kv_dtype, options, progress)
     device = Device(programs, weights, plan.pages, options.page_size, kv_dtype, plan.context)
-    progress(f"preparing {table.count} programs")
-    programs.warm_up(weights, device.cache, device.state, progress)
     verdict = _check(device, fingerprint, options, progress)
     level = "A" if verdict is None else verdict.level
     if level == "C":
         LOG.warning("this machine's products are not bit-stable (level C): prefix reuse is off")
     core = _core(device, plan, options, level)
-    info = _info(cfg, weights, plan, options, level, kv_dtype, table.count)
+    info = _info(cfg, weights, plan, options, level, kv_dtype, programs.table.count)
     return LocalEngine(core, info, compiles, overlap=options.overlap, seed_salt=options.seed_salt), verdict
+
+
+def ready_programs(
+    cfg: DecoderConfig,
+    weights: Weights,
+    plan: CachePlan,
+    kv_dtype: jnp.dtype,
+    options: EngineOptions,
+    progress: Progress,
+) -> Programs:
+    """Every program compiled or loaded; of `weights` only shapes and dtypes are read."""
+    table = make_table(options.parallel, _widths(plan, options.page_size))
+    progress(f"preparing {table.count} programs")
+    programs = Programs(cfg, table, options.compile_cache_dir)
+    cache = jax.eval_shape(lambda: new_cache(cfg, plan.pages, options.page_size, kv_dtype))
+    state = jax.eval_shape(lambda: new_state(table.lanes, cfg.vocab_size, plan.context))
+    programs.warm_up(weights, cache, state, progress)
+    return_freed_memory()
+    return programs
 
 
 def compute_name(dtype: jnp.dtype) -> Literal["float32", "bfloat16"]:
@@ -204,7 +233,7 @@ def _info(
         weight_dtype=_SHORT[weights.layers[0].qkv.dtype.name],
         compute_dtype=_SHORT[cfg.compute_dtype],
         kv_dtype=_SHORT[kv_dtype.name],
-        weight_bytes=weight_bytes(weights),
+        weight_bytes=tree_bytes(weights),
         cache_bytes=plan.cache_bytes,
         platform=jax.devices()[0].platform,
         programs=programs,

@@ -1,5 +1,6 @@
 """How much cache fits: pages per group from free memory, and refusals that carry the numbers."""
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,13 @@ class CachePlan:
     context: int
     pages: Mapping[str, int]
     cache_bytes: int
+
+
+def return_freed_memory() -> None:
+    """Ask the C library to give freed memory back; glibc keeps what compilers have freed otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def free_bytes() -> int:

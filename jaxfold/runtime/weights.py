@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -126,9 +127,9 @@ def check_shapes(checkpoint: Checkpoint, cfg: DecoderConfig, family: Family) -> 
             raise CheckpointError(checkpoint.path, f"{named} together have {rows} rows, not {wanted[0]}")
 
 
-def weight_bytes(weights: Weights) -> int:
-    """Resident bytes of the tree."""
-    return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(weights))
+def tree_bytes(tree: Any) -> int:
+    """Bytes of a tree of arrays, or of the arrays that its shapes stand for."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype) -> Weights:

@@ -22,7 +22,7 @@ from jaxfold.runtime.loader import load_engine
 from jaxfold.runtime.options import EngineOptions
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
-from jaxfold.runtime.weights import weight_bytes
+from jaxfold.runtime.weights import tree_bytes
 from tests.golden.gguf_writer import write_gguf
 from tests.models.golden_support import Model
 from tests.models.golden_support import Runner
@@ -86,7 +86,7 @@ def test_a_copy_holds_the_bits_of_its_source(name: str, shards: int | None, gguf
     size = convert(source, copy, shards=shards)
     wanted = weights_of(source, jnp.bfloat16)
     assert_same_bits(weights_of(copy, jnp.bfloat16), wanted)
-    assert size == weight_bytes(wanted)
+    assert size == tree_bytes(wanted)
     assert_same_side(copy, source)
 
 

@@ -5,7 +5,9 @@ from typing import Any
 
 from quart import Quart
 from quart import Response
+from quart import has_request_context
 from quart import request
+from quart import websocket
 
 from jaxfold.api.chat import chat_routes
 from jaxfold.api.completions import completion_routes
@@ -52,6 +54,7 @@ def state_of(app: Quart) -> ServerState:
 
 
 async def _on_error(error: Exception) -> Response:
-    path = request.path
+    # A WebSocket handshake is refused through here too, and has no request.
+    path = request.path if has_request_context() else websocket.path
     field: Any = "prompt" if path.endswith("/completions") and not path.endswith("/chat/completions") else "messages"
     return error_response(as_api_error(error, path=path, context_param=field))

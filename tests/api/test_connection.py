@@ -145,6 +145,16 @@ def test_broken_requests_never_give_5xx_or_hang(server: Server, request_bytes: b
     server.works()
 
 
+@pytest.mark.parametrize("path", ["/", "/nope", CHAT])
+def test_a_websocket_handshake_is_refused(server: Server, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+    with Raw(server) as raw:
+        raw.send(head(path, *upgrade, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", method="GET"))
+        assert raw.read_all().startswith(b"HTTP/1.1 4")
+    assert not [record for record in caplog.records if record.exc_info]
+    server.works()
+
+
 def test_absolute_targets_are_paths(server: Server) -> None:
     with Raw(server) as raw:
         raw.send(head("http://elsewhere.test/health/live", "Connection: close", method="GET"))

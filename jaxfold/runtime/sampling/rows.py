@@ -20,7 +20,7 @@ WORDS = 9
 
 BIAS_LIMIT = 1024
 _MASK_64 = (1 << 64) - 1
-_MAX_TOP_K = (1 << 31) - 1
+_MAX_INT32 = (1 << 31) - 1
 
 
 class DrawRows(NamedTuple):
@@ -67,8 +67,9 @@ def prepare(params: SamplingParams, seed: int) -> PreparedSampling:
     words[SEED] = np.uint64(seed & _MASK_64).astype(np.int64)
     words[TOP_P_MANTISSA] = mantissa
     words[TOP_P_SHIFT] = shift
-    words[TOP_K] = min(max(params.top_k, 0), _MAX_TOP_K)
-    words[WINDOW] = max(params.penalty_last_n, -1)
+    words[TOP_K] = min(max(params.top_k, 0), _MAX_INT32)
+    # A window longer than any reply is the same as none.
+    words[WINDOW] = min(max(params.penalty_last_n, -1), _MAX_INT32)
     words[ADJUSTS] = penalised or bool(params.logit_bias)
     words[VALID] = 1
     return PreparedSampling(reals.tobytes(), words.tobytes())

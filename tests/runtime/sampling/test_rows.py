@@ -62,3 +62,9 @@ def test_bias_pairs_are_padded_and_the_last_of_an_id_counts():
     np.testing.assert_array_equal(values, [3.0, 2.0, 0.0, 0.0])
     with pytest.raises(ValueError, match="at most 4 tokens, not 5"):
         bias_arrays([(token, 1.0) for token in range(5)], limit=4)
+
+
+@pytest.mark.parametrize("window", [1 << 31, 1 << 63, (1 << 64) - 1, 10**30])
+def test_a_window_longer_than_any_reply_is_no_window(window):
+    prepared = prepare(SamplingParams(repeat_penalty=1.1, penalty_last_n=window), 0)
+    assert prepared.words[rows.WINDOW] == (1 << 31) - 1

@@ -67,4 +67,4 @@ def test_bias_pairs_are_padded_and_the_last_of_an_id_counts():
 @pytest.mark.parametrize("window", [1 << 31, 1 << 63, (1 << 64) - 1, 10**30])
 def test_a_window_longer_than_any_reply_is_no_window(window):
     prepared = prepare(SamplingParams(repeat_penalty=1.1, penalty_last_n=window), 0)
-    assert prepared.words[rows.WINDOW] == (1 << 31) - 1
+    assert np.frombuffer(prepared.words, np.int64)[rows.WINDOW] == (1 << 31) - 1

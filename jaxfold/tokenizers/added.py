@@ -116,20 +116,36 @@ class ControlFinder:
     def find(self, filled: Filled) -> list[tuple[int, int, AddedToken]]:
         """Start, end and token of each control token that stands wholly in template text."""
         found: list[tuple[int, int, AddedToken]] = []
+        text = filled.text
         for start, end in filled.template:
-            at = start
-            for raw_start, raw_end in (*self._raw.spans(filled.text, start, end), (end, end)):
-                for span in (*self._normalized.spans(filled.text, at, raw_start), (raw_start, raw_end)):
-                    token = self._control.get(filled.text[slice(*span)])
-                    if token is not None and not (token.single_word and _in_word(filled.text, *span)):
-                        found.append((*span, token))
-                at = raw_end
+            at, left = start, 0
+            for raw in (*self._raw.spans(text, start, end), (end, end)):
+                raw_found = self._accepted(text, raw, 0, len(text))
+                # The normalised ones are looked for in what lies between: a token there has no neighbour outside.
+                right = raw[0] if raw_found else len(text)
+                for span in self._normalized.spans(text, at, raw[0]):
+                    found += self._controls(text, span) if self._accepted(text, span, left, right) else []
+                if raw_found:
+                    found += self._controls(text, raw)
+                    left = raw[1]
+                at = raw[1]
         return found
 
+    def _accepted(self, text: str, span: tuple[int, int], left: int, right: int) -> bool:
+        """Whether this place is a token: not for a single word that has letters beside it in text[left:right]."""
+        if span[0] == span[1]:
+            return False
+        token = self._control.get(text[slice(*span)])
+        return token is None or not (token.single_word and _in_word(text, *span, left, right))
 
-def _in_word(text: str, start: int, end: int) -> bool:
-    """True when a letter, mark, digit or underscore stands directly before or after text[start:end]."""
-    beside = text[start - 1 : start] + text[end : end + 1]
+    def _controls(self, text: str, span: tuple[int, int]) -> list[tuple[int, int, AddedToken]]:
+        token = self._control.get(text[slice(*span)])
+        return [] if token is None else [(*span, token)]
+
+
+def _in_word(text: str, start: int, end: int, left: int, right: int) -> bool:
+    """True when a letter, mark, digit or underscore of text[left:right] stands directly beside text[start:end]."""
+    beside = text[max(start - 1, left) : start] + text[end : min(end + 1, right)]
     return any(unicodedata.category(char) in _WORD or char in "\u200c\u200d" for char in beside)
 
 

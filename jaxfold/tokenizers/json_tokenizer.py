@@ -13,17 +13,13 @@ from jaxfold.tokenizers.added import ControlFinder
 from jaxfold.tokenizers.added import Settings
 from jaxfold.tokenizers.added import merge
 from jaxfold.tokenizers.base import TokenizerError
+from jaxfold.tokenizers.common import TableTokenizer
 from jaxfold.tokenizers.decoders import PieceDecoder
 from jaxfold.tokenizers.decoders import read_decoder
-from jaxfold.tokenizers.detokenize import IncrementalDetokenizer
 from jaxfold.tokenizers.detokenize import TokenTable
-from jaxfold.tokenizers.detokenize import decode
 from jaxfold.tokenizers.detokenize import fill_table
 from jaxfold.tokenizers.detokenize import find_run
-from jaxfold.tokenizers.detokenize import hidden_ids
 from jaxfold.tokenizers.matching import Filled
-from jaxfold.tokenizers.matching import check_text
-from jaxfold.tokenizers.matching import fill
 from jaxfold.tokenizers.sealed import Sealed
 from jaxfold.tokenizers.sealed import seal
 
@@ -45,7 +41,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return checked
 
 
-class JsonTokenizer:
+class JsonTokenizer(TableTokenizer):
     """See the Tokenizer contract. Ids are the library's own, with its truncation and padding switched off.
 
     With `parse_special` False no text gives the id of a token in `special_tokens`. Added tokens that are ordinary text
@@ -74,33 +70,6 @@ class JsonTokenizer:
         self._prefix, self._suffix = _surroundings(self._sealed, settings, self.bos_id, eos_id)
         self.add_bos = self.bos_id is not None and self.bos_id in self._prefix
 
-    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        """Ids of `text`. Raises TokenizerError for half a surrogate pair."""
-        check_text(text)
-        whole = ((0, len(text)),) if parse_special else ()
-        ids = self._encode_filled(Filled(text, whole))
-        return [*self._prefix, *ids, *self._suffix] if add_special else ids
-
-    def encode_rendered(self, text: str, literals: Mapping[str, str]) -> list[int]:
-        """Ids of a rendered chat template, whose control tokens are parsed except inside `literals`."""
-        return self._encode_filled(fill(text, literals))
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that the id stands for; b"" for ids past the vocabulary. Control tokens give their text."""
-        return self._table.token_bytes(token_id)
-
-    def is_control(self, token_id: int) -> bool:
-        """True for special tokens, which are not shown as text."""
-        return token_id in self._table.control
-
-    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Text of the ids, with the leading-space rule of the vocabulary's decoder."""
-        return decode(self._table, ids, hidden_ids(self._table.control, skip_special))
-
-    def detokenizer(self, *, skip_special: bool = True, keep: Iterable[int] = ()) -> IncrementalDetokenizer:
-        """A fresh incremental detokeniser for one reply."""
-        return IncrementalDetokenizer(self._table, hidden_ids(self._table.control, skip_special, keep))
-
     def _encode_filled(self, filled: Filled) -> list[int]:
         """Puts the secret names of the template's control tokens in and lets the library do the rest."""
         pieces: list[str] = []
@@ -110,7 +79,7 @@ class JsonTokenizer:
             pieces += (filled.text[at:start], self._sealed.names[token.text])
             at = end
         pieces.append(filled.text[at:])
-        ids = self._sealed.library.encode("".join(pieces), add_special_tokens=False).ids
+        ids = self._sealed.backend.encode("".join(pieces), add_special_tokens=False).ids
         expected = sum(self.special_tokens[token.text] in self._counted for _, _, token in found)
         if sum(token_id in self._counted for token_id in ids) != expected:
             raise TokenizerError("the vocabulary's normaliser breaks its own control tokens")
@@ -166,7 +135,7 @@ def _surroundings(
     if settings.add_bos is not None or settings.add_eos is not None:
         prefix = [bos_id] if settings.add_bos and bos_id is not None else []
         return prefix, [eos_id] if settings.add_eos and eos_id is not None else []
-    plain, whole = (sealed.library.encode("a", add_special_tokens=add).ids for add in (False, True))
+    plain, whole = (sealed.backend.encode("a", add_special_tokens=add).ids for add in (False, True))
     for at in find_run(whole, plain):
         return whole[:at], whole[at + len(plain) :]
     raise TokenizerError("the post-processor of tokenizer.json changes the text's own tokens")

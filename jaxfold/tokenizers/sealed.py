@@ -22,18 +22,18 @@ from jaxfold.tokenizers.base import TokenizerError
 class Sealed:
     """The library's tokenizer over secret names, and the secret name of each control token's text."""
 
-    library: Library
+    backend: Library
     names: Mapping[str, str]
 
     def token_id(self, text: str) -> int | None:
         """The id of a token by its own text."""
-        token_id = self.library.token_to_id(self.names.get(text, text))
+        token_id = self.backend.token_to_id(self.names.get(text, text))
         return None if token_id is None else int(token_id)
 
     def vocabulary(self) -> dict[str, int]:
         """Every token's own text and id, control tokens included."""
         texts = {name: text for text, name in self.names.items()}
-        return {texts.get(token, token): int(token_id) for token, token_id in self.library.get_vocab().items()}
+        return {texts.get(token, token): int(token_id) for token, token_id in self.backend.get_vocab().items()}
 
 
 def seal(spec: Mapping[str, Any], tokens: Sequence[AddedToken]) -> Sealed:

@@ -14,22 +14,18 @@ from jaxfold.tokenizers.added import ControlFinder
 from jaxfold.tokenizers.added import Settings
 from jaxfold.tokenizers.added import merge
 from jaxfold.tokenizers.base import TokenizerError
-from jaxfold.tokenizers.detokenize import IncrementalDetokenizer
+from jaxfold.tokenizers.common import TableTokenizer
 from jaxfold.tokenizers.detokenize import Lead
 from jaxfold.tokenizers.detokenize import TokenTable
-from jaxfold.tokenizers.detokenize import decode
 from jaxfold.tokenizers.detokenize import fill_table
-from jaxfold.tokenizers.detokenize import hidden_ids
 from jaxfold.tokenizers.gguf_bpe import TokenType
 from jaxfold.tokenizers.matching import Filled
-from jaxfold.tokenizers.matching import check_text
-from jaxfold.tokenizers.matching import fill
 from jaxfold.tokenizers.spm_model import SPACE
 
 _SPACES = re.compile(r"\s*+")
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(TableTokenizer):
     """See the Tokenizer contract. Ids are the library's own, with two rules on top.
 
     User-defined pieces that look like markup (<think>) are control tokens here: they are parsed in templates and are
@@ -61,33 +57,6 @@ class SentencePieceTokenizer:
         self.add_bos = self.bos_id is not None and settings.add_bos is not False
         self._prefix = [self.bos_id] if self.add_bos and self.bos_id is not None else []
         self._suffix = [eos_id] if settings.add_eos and eos_id is not None else []
-
-    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        """Ids of `text`. Raises TokenizerError for half a surrogate pair."""
-        check_text(text)
-        whole = ((0, len(text)),) if parse_special else ()
-        ids = self._encode_filled(Filled(text, whole))
-        return [*self._prefix, *ids, *self._suffix] if add_special else ids
-
-    def encode_rendered(self, text: str, literals: Mapping[str, str]) -> list[int]:
-        """Ids of a rendered chat template, whose control tokens are parsed except inside `literals`."""
-        return self._encode_filled(fill(text, literals))
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that the id stands for; b"" for ids past the vocabulary. Control tokens give their text."""
-        return self._table.token_bytes(token_id)
-
-    def is_control(self, token_id: int) -> bool:
-        """True for control and unknown pieces and special added tokens, which are not shown as text."""
-        return token_id in self._table.control
-
-    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Text of the ids; the space that the model puts before a text's first word is dropped."""
-        return decode(self._table, ids, hidden_ids(self._table.control, skip_special))
-
-    def detokenizer(self, *, skip_special: bool = True, keep: Iterable[int] = ()) -> IncrementalDetokenizer:
-        """A fresh incremental detokeniser for one reply."""
-        return IncrementalDetokenizer(self._table, hidden_ids(self._table.control, skip_special, keep))
 
     def _encode_filled(self, filled: Filled) -> list[int]:
         """Encodes the text between control tokens piece by piece; only a piece at the very start may get a space."""

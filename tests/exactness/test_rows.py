@@ -104,11 +104,12 @@ def _step(weights: Weights, cache: Cache, plan: Plan, *, cfg: DecoderConfig) -> 
     return logits(weights, hidden, cfg), cache
 
 
-@pytest.mark.parametrize("window", [False, True], ids=["full", "window"])
-@pytest.mark.parametrize(("kv_heads", "group", "dim"), SHAPES)
+@pytest.mark.parametrize(
+    ("kv_heads", "group", "dim", "window"),
+    # Windows change masks and loop bounds, not products: three head shapes are enough for them.
+    [(*shape, False) for shape in SHAPES] + [(*shape, True) for shape in ((3, 3, 64), (8, 4, 64), (1, 4, 256))],
+)
 def test_rows_have_the_same_bits_in_every_form(kv_heads: int, group: int, dim: int, window: bool) -> None:
-    if window and (kv_heads, group) not in ((3, 3), (8, 4), (1, 4)):
-        pytest.skip("windows are checked on three head shapes: they change masks and loop bounds, not products")
     cfg = config(kv_heads, group, dim, window)
     weights = initial(declare(cfg), jax.random.key(1), jnp.dtype(jnp.bfloat16), 0.08)
     tokens = np.random.default_rng(2).integers(0, cfg.vocab_size, TOKENS).astype(np.int32)

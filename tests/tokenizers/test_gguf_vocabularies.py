@@ -26,7 +26,7 @@ def load(vocabulary: GgufVocabulary, rows: int = v.ROWS) -> Tokenizer:
     return load_tokenizer(v.Source(gguf=vocabulary).files(), vocab_size=rows)
 
 
-BPE, BPE_TWIN = load(v.gguf_of(v.byte_level())), v.library_of(v.byte_level())
+BPE, BPE_TWIN = load(v.gguf_of(v.byte_level())), v.twin_of(v.byte_level())
 SPM = {True: load(v.gguf_of_model(MODEL)), False: load(v.gguf_of_model(BARE))}
 SPM_TWIN = {True: v.processor(MODEL), False: v.processor(BARE)}
 

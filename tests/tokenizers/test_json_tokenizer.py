@@ -30,7 +30,7 @@ def load(spec: dict[str, Any], rows: int = v.ROWS, **config: Any) -> Tokenizer:
 @pytest.mark.parametrize("spec", [v.byte_level(), v.byte_fallback()], ids=["byte-level", "byte-fallback"])
 @pytest.mark.parametrize("text", v.HARD_TEXTS)
 def test_ids_and_text_are_the_library_s(spec: dict[str, Any], text: str) -> None:
-    tokenizer, library = load(spec), v.library_of(spec)
+    tokenizer, library = load(spec), v.twin_of(spec)
     ids = tokenizer.encode(text)
     assert ids == library.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(ids) == library.decode(ids, skip_special_tokens=False)
@@ -51,7 +51,7 @@ def test_parsed_control_tokens_are_the_library_s(
 ) -> None:
     tokens = (v.added("<a>", **first), v.added("<b>", **second), v.added("<a>b"), v.added("  "))
     spec = v.byte_level(*tokens, normalizer=normalizer)
-    tokenizer, library = load(spec), v.library_of(spec)
+    tokenizer, library = load(spec), v.twin_of(spec)
     text = "".join(pieces)
     assert tokenizer.encode(text, parse_special=True) == library.encode(text, add_special_tokens=False).ids
 
@@ -67,7 +67,7 @@ def test_stripped_spaces_are_the_user_s_too(parts: list[tuple[bool, str]]) -> No
         literals.update({f"\ue123{number}\ue124": text} if user else {})
         rendered += f"\ue123{number}\ue124" if user else text
         plain += text
-    expected = v.library_of(spec).encode(plain, add_special_tokens=False).ids
+    expected = v.twin_of(spec).encode(plain, add_special_tokens=False).ids
     assert tokenizer.encode_rendered(rendered, literals) == expected
 
 
@@ -75,7 +75,7 @@ def test_ordinary_added_tokens_are_used_for_user_text() -> None:
     """Runs of spaces, digits and words that are stored as added tokens are text that the model was trained on."""
     words = ("    ", "\n\n", "7", "covid")
     tokenizer = load(v.byte_level(*(v.added(word) for word in words), v.added("<tool>")))
-    library = v.library_of(v.byte_level(*(v.added(word) for word in words)))
+    library = v.twin_of(v.byte_level(*(v.added(word) for word in words)))
     for word in words:
         assert tokenizer.encode(f"a{word}b") == library.encode(f"a{word}b").ids
         assert word not in tokenizer.special_tokens
@@ -93,7 +93,7 @@ def test_a_control_token_inside_the_vocabulary_is_not_spelled_by_merges() -> Non
     spec["model"]["ignore_merges"] = True
     spec["pre_tokenizer"] = None
     tokenizer = load(spec)
-    assert v.library_of({**spec, "added_tokens": []}).encode("<s>").ids == [vocab["<s>"]]
+    assert v.twin_of({**spec, "added_tokens": []}).encode("<s>").ids == [vocab["<s>"]]
     assert tokenizer.encode("<s>") == [vocab["<s"], vocab[">"]]
     assert tokenizer.encode("<s>", parse_special=True) == [vocab["<s>"]]
 
@@ -130,7 +130,7 @@ def test_end_ids_are_joined_and_kept_inside_the_rows() -> None:
 
 def test_the_configuration_adds_tokens_and_flags() -> None:
     base = v.byte_level()
-    size = v.library_of(base).get_vocab_size()
+    size = v.twin_of(base).get_vocab_size()
     entry = {"content": "<extra>", "special": True, "rstrip": True}
     tokenizer = load(base, added_tokens_decoder={str(size): entry}, additional_special_tokens=["<think>"])
     assert tokenizer.special_tokens["<extra>"] == size
@@ -141,7 +141,7 @@ def test_the_configuration_adds_tokens_and_flags() -> None:
 def test_control_tokens_without_a_row_are_text() -> None:
     """Checkpoints exist whose tokenizer knows an image token that the text model has no row for."""
     spec = v.byte_level(v.added("<image>"))
-    rows = v.library_of(spec).get_vocab_size() - 1
+    rows = v.twin_of(spec).get_vocab_size() - 1
     tokenizer = load(spec, rows=rows)
     assert "<image>" not in tokenizer.special_tokens
     assert max(tokenizer.encode("<image>", parse_special=True)) < rows
@@ -181,7 +181,7 @@ def test_metaspace_drops_the_first_piece_s_marks() -> None:
     spec["normalizer"] = None
     spec["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     spec["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
-    tokenizer, library = load(spec), v.library_of(spec)
+    tokenizer, library = load(spec), v.twin_of(spec)
     for text in ("plain letters", "a b", "x  y"):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == library.decode(ids) == text
@@ -247,3 +247,11 @@ def test_secret_names_stay_secret() -> None:
     text = "<|im_start|>a<think>"
     assert one.encode(text, parse_special=True) == other.encode(text, parse_special=True)
     assert not any(b"\xee\x80\x80" in one.token_bytes(token_id) for token_id in range(v.ROWS))
+
+
+def test_a_single_word_is_judged_by_what_stands_beside_it_between_other_tokens() -> None:
+    first = {"lstrip": False, "rstrip": False, "normalized": True, "single_word": True, "special": False}
+    spec = v.byte_level(v.added("<a>", **first), v.added("<a>b"))
+    tokenizer, library = load(spec), v.twin_of(spec)
+    for text in ("<a>b<a>", "<a><a>b", "<a>b<a><a>b", "b<a>", "<a>b <a>x", "<a>b<a>x"):
+        assert tokenizer.encode(text, parse_special=True) == library.encode(text, add_special_tokens=False).ids, text

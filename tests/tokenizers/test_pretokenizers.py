@@ -13,7 +13,7 @@ from tests.tokenizers import vocabularies as v
 
 NAMES = sorted(pretokenizers._BY_NAME)
 FIRST_NAMES = [names.split()[0] for names, _ in pretokenizers._GROUPS]
-LIBRARY = {name: v.library_of(bpe_spec(v.gguf_of(v.byte_level(), pre=name))) for name in NAMES}
+LIBRARY = {name: v.twin_of(bpe_spec(v.gguf_of(v.byte_level(), pre=name))) for name in NAMES}
 
 WORDS = {
     "gpt-2": ("It's 1234 DON'T  now", ["It", "'s", " 1234", " DON", "'", "T", " ", " now"]),

@@ -124,13 +124,13 @@ def dump(spec: Mapping[str, Any]) -> bytes:
     return json.dumps(spec, ensure_ascii=False).encode()
 
 
-def library_of(spec: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def twin_of(spec: Mapping[str, Any]) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(dump(spec).decode())
 
 
 def gguf_of(spec: Mapping[str, Any], pre: str = "smollm", **changes: Any) -> GgufVocabulary:
     """A tokenizer.json object's vocabulary as a GGUF file would hold it."""
-    library = library_of(spec)
+    library = twin_of(spec)
     tokens = [library.id_to_token(number) for number in range(library.get_vocab_size())]
     kinds = {token["content"]: 3 if token["special"] else 4 for token in spec["added_tokens"]}
     fields: dict[str, Any] = {

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import dataclasses
+import faulthandler
 import ipaddress
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -59,6 +61,7 @@ def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int
     server = _Server(model, flags)
     if not is_loopback(host):
         click.echo(f"jaxfold: warning: {host} can be reached from other machines, and no key protects it", err=True)
+    _operator_signals()
     code = asyncio.run(server.run(host, port))
     if server.loader.is_alive():
         # Stopped while the model was loading: compilation cannot be interrupted, and there is nothing to save.
@@ -66,6 +69,13 @@ def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _operator_signals() -> None:
+    """SIGUSR1 writes every thread's stack to stderr; SIGHUP (a terminal that closed) leaves the server running."""
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class _Server:
@@ -124,6 +134,7 @@ class _Server:
 
     def _listening(self, host: str, port: int) -> None:
         self._url = url_of(host, port)
+        click.echo(f"listening on {self._url}; {self._url}/health tells when the model is ready")
         self.loader.start()
 
     def _load(self) -> None:
@@ -195,7 +206,8 @@ def url_of(host: str, port: int) -> str:
 
 def curl_line(url: str, model: str) -> str:
     """A first request that can be pasted into a shell."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    question = {"role": "user", "content": "What is the capital of France?"}
+    body = json.dumps({"model": model, "messages": [question], "temperature": 0})
     # A quote inside single quotes ends them, so it is written as the four characters '\''.
     quoted = body.replace("'", "'\\''")
     return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{quoted}'"

@@ -71,15 +71,27 @@ class Core:
                 job = self._next_job()
             if job is None:
                 return
-            slot = self.lanes.index(None)
-            lane = self.pages.open(job, slot)
-            wanted = lane.tokens_left + min(job.request.max_tokens, GROWTH)
-            if self.running and (self._hold or not self.pages.can_open(wanted)):
-                self.pages.close(lane)
-                with self.lock:
-                    self.queue.push_front(job)
+            try:
+                admitted = self._open(job)
+            except Exception:
+                # It is in no queue and in no lane now, so nobody else would tell its caller.
+                if not any(lane.job is job for lane in self.running):
+                    self._ended(job, Failed(STEP_FAILED))
+                raise
+            if not admitted:
                 return
-            self._start(lane)
+
+    def _open(self, job: Job) -> bool:
+        """Give the job a free lane, or put it back where there is no room for it. Returns whether it has a lane."""
+        lane = self.pages.open(job, self.lanes.index(None))
+        wanted = lane.tokens_left + min(job.request.max_tokens, GROWTH)
+        if self.running and (self._hold or not self.pages.can_open(wanted)):
+            self.pages.close(lane)
+            with self.lock:
+                self.queue.push_front(job)
+            return False
+        self._start(lane)
+        return True
 
     def _next_job(self) -> Job | None:
         if None in self.lanes:
@@ -257,7 +269,7 @@ class Core:
         """After a failed step: its donated arrays are gone, so every running reply and cached page is lost."""
         for lane in self.running:
             self.fail(lane, message)
-        self.pages.tree.clear()
+        self.pages.reset()
         self.device.rebuild()
         self.share.reset()
 

@@ -12,6 +12,7 @@ from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import Sink
 from jaxfold.runtime.api import token_sha
 from jaxfold.runtime.pages import SCRATCH_PAGE
+from jaxfold.runtime.pages import PagePool
 from jaxfold.runtime.prefix_tree import GroupSpec
 from jaxfold.runtime.prefix_tree import PrefixTree
 from jaxfold.runtime.prefix_tree import pages_behind
@@ -141,6 +142,12 @@ class LanePages:
         self.widths = widths
         self.reuse = reuse
         self.tree = PrefixTree(page_size, groups)
+
+    def reset(self) -> None:
+        """Forget every page and every prefix: for after a failure, when no lane is left and the books may be wrong."""
+        pools = {group: PagePool(spec.pool.total + 1) for group, spec in self.groups.items()}
+        self.groups = {group: GroupSpec(pools[group], spec.window) for group, spec in self.groups.items()}
+        self.tree = PrefixTree(self.page_size, self.groups)
 
     def open(self, job: Job, slot: int) -> Lane:
         """A lane for `job` with the pages of the longest prompt prefix that is in the tree."""

@@ -12,6 +12,9 @@ KvDtype = Literal["auto", "bf16", "f32"]
 KEY_BLOCK = 256
 """Attention folds keys in blocks of this many absolute positions, so a page must divide it."""
 
+MOST_LANES = 256
+"""Each lane takes its own penalty counts and biases on the device, over the whole vocabulary."""
+
 SMALLEST_PAGE = 16
 
 
@@ -73,6 +76,8 @@ class EngineOptions:
         _at_least(1, max_queue_tokens=self.max_queue_tokens)
         _one_of(weight_dtype=(self.weight_dtype, get_args(WeightDtype)))
         _one_of(compute_dtype=(self.compute_dtype, get_args(ComputeDtype)), kv_dtype=(self.kv_dtype, get_args(KvDtype)))
+        if self.parallel > MOST_LANES:
+            raise OptionsError("parallel", f"must be at most {MOST_LANES}, not {self.parallel}")
         if self.page_size < SMALLEST_PAGE or KEY_BLOCK % self.page_size:
             raise OptionsError("page_size", f"must be 16, 32, 64, 128 or 256, not {self.page_size}")
         # Written so that nan fails too.

@@ -225,3 +225,28 @@ def test_snapshot_adds_up(client: Client) -> None:
     assert now.compiles_after_ready == 0
     assert now.pages_used == now.pages_cached <= now.pages_total == client.engine.info.total_pages
     assert isinstance(client.engine, LocalEngine)
+
+
+@pytest.mark.parametrize("verb", ["open", "can_open"])
+def test_a_failed_admission_answers_the_request_and_leaks_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    expected = client.run(Ask(PROMPT, 12)).ids
+    running = client.start(LONG)
+    counting(running, 2)
+    work = getattr(client.engine.core.pages, verb)
+    failures = iter([True])
+
+    def faulty(*args: Any) -> Any:
+        if next(failures, False):
+            raise RuntimeError("injected")
+        return work(*args)
+
+    monkeypatch.setattr(client.engine.core.pages, verb, faulty)
+    lost = client.start(Ask(PROMPT, 5))
+    for reply in (lost, running):
+        assert reply.done.wait(30)
+        assert isinstance(reply.end, Failed)
+    assert client.run(Ask(PROMPT, 12)).ids == expected
+    until(lambda: client.engine.idle)
+    assert client.engine.healthy

@@ -74,7 +74,8 @@ def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int
 def _operator_signals() -> None:
     """SIGUSR1 writes every thread's stack to stderr; SIGHUP (a terminal that closed) leaves the server running."""
     if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        # The process's own stderr: what stands in for it may have no file descriptor to write to in a handler.
+        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 

@@ -93,7 +93,7 @@ def test_a_context_that_cannot_fit_is_refused_with_the_largest_that_does(
     options: EngineOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model = replace(options, compile_cache_dir=None, memory_fraction=1.0)
-    monkeypatch.setattr(loader, "weight_bytes", lambda _: MIB)
+    monkeypatch.setattr(loader, "tree_bytes", lambda _: MIB)
     # The cache gets what the reserve and the weights leave: 300 tokens and the scratch page.
     cfg_bytes = sum(loader.read_config(loader.open_checkpoint(options.model))[0].kv_bytes_per_token(2).values())
     free = RESERVE_BYTES + MIB + cfg_bytes * (304 + PAGE)
@@ -109,6 +109,7 @@ def test_a_context_that_cannot_fit_is_refused_with_the_largest_that_does(
         started.append(plan)
         return None, None
 
+    monkeypatch.setattr(loader, "ready_programs", lambda *_: None)
     monkeypatch.setattr(loader, "start_engine", start_engine)
     write_gguf(options.model, tmp_path / "file.gguf", "F32")
     names = [load_engine(one).name for one in (replace(model, context=304), model)]

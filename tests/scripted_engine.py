@@ -154,7 +154,7 @@ class ScriptedEngine:
             size = len(request.prompt_ids) + request.max_tokens
             if size > self.context_length:
                 raise CapacityError(f"{size} tokens do not fit the context of {self.context_length}")
-            if len(self._waiting) >= self.max_queue:
+            if len(self._waiting) >= self.max_queue and not request.accepted:
                 raise QueueFullError(f"{self.max_queue} requests are waiting already")
             ids = self.script(request) if callable(self.script) else self.script
             job = _Job(request, sink, iter(ids), time.monotonic())

@@ -1,26 +1,19 @@
 """POST .../chat/completions: OpenAI's chat protocol on top of the chat service."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from quart import Blueprint
 from quart import Response
-from quart import request
 
-from jaxfold.api.connection import exchange_of
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
 from jaxfold.api.fields import mapping
 from jaxfold.api.fields import string
-from jaxfold.api.known_fields import check_known_fields
+from jaxfold.api.incoming import receive
 from jaxfold.api.messages import is_title_request
 from jaxfold.api.messages import read_messages
 from jaxfold.api.messages import read_tools
-from jaxfold.api.rendering import new_id
-from jaxfold.api.rendering import read_model
-from jaxfold.api.rendering import read_options
-from jaxfold.api.replies import Call
 from jaxfold.api.sampling import check_single_choice
 from jaxfold.api.sampling import read_background
 from jaxfold.api.sampling import read_cache_salt
@@ -29,7 +22,6 @@ from jaxfold.api.sampling import read_sampling
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
-from jaxfold.api.wire import read_object
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.types import ChatRequest
@@ -70,29 +62,11 @@ def chat_routes(state: ServerState) -> Blueprint:
     @routes.post("/chat/completions")
     @routes.post("/<path:prefix>/chat/completions")
     async def chat_completions(prefix: str = "") -> Response:
-        service = state.require_service()
-        body = await read_object(request)
-        exchange = exchange_of(request.scope)
-        check_known_fields(body, "chat")
-        model = read_model(body, state.settings)
-        options = read_options(body)
-        ask = read_chat(body, state.settings, service.template, service.engine.info.vocab_size)
-        prepared = await service.prepare_chat(ask)
-        reply = await service.start(prepared)
-        exchange.adopt(reply)
-        call = Call(
-            style=ChatStyle(),
-            prepared=(prepared,),
-            replies=(reply,),
-            reply_id=new_id("chatcmpl"),
-            created=int(time.time()),
-            model=model,
-            options=options,
-            exactness=service.engine.info.exactness,
-            exchange=exchange,
-            metrics=state.metrics,
-        )
-        return await call.respond()
+        call = await receive(state, "chat")
+        service = call.service
+        vocab = service.engine.info.vocab_size
+        ask = await call.read(lambda: read_chat(call.body, state.settings, service.template, vocab))
+        return await call.answer(ChatStyle(), "chatcmpl", [await service.prepare_chat(ask)])
 
     return routes
 

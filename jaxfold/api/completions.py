@@ -1,22 +1,15 @@
 """POST .../completions: raw text or token ids to continue, without a template. Each prompt is one choice."""
 
-import time
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from quart import Blueprint
 from quart import Response
-from quart import request
 
-from jaxfold.api.connection import exchange_of
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
-from jaxfold.api.known_fields import check_known_fields
-from jaxfold.api.rendering import new_id
-from jaxfold.api.rendering import read_model
-from jaxfold.api.rendering import read_options
-from jaxfold.api.replies import Call
+from jaxfold.api.incoming import receive
 from jaxfold.api.sampling import check_single_choice
 from jaxfold.api.sampling import read_background
 from jaxfold.api.sampling import read_cache_salt
@@ -25,7 +18,7 @@ from jaxfold.api.sampling import read_sampling
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
-from jaxfold.api.wire import read_object
+from jaxfold.chat.prepared import too_long
 from jaxfold.chat.types import CompletionRequest
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import RequestError
@@ -62,44 +55,26 @@ def completion_routes(state: ServerState) -> Blueprint:
     @routes.post("/completions")
     @routes.post("/<path:prefix>/completions")
     async def completions(prefix: str = "") -> Response:
-        service = state.require_service()
-        body = await read_object(request)
-        exchange = exchange_of(request.scope)
-        check_known_fields(body, "completions")
-        model = read_model(body, state.settings)
-        options = read_options(body)
-        asks = read_completions(body, state.settings, service.engine.info.vocab_size)
+        call = await receive(state, "completions")
+        service = call.service
+        vocab, context = service.engine.info.vocab_size, service.engine.info.context_length
+        asks = await call.read(lambda: read_completions(call.body, state.settings, vocab, context))
         prepared = [await service.prepare_completion(ask) for ask in asks]
-        replies = []
-        for one in prepared:
-            reply = await service.start(one)
-            exchange.adopt(reply)
-            replies.append(reply)
-        call = Call(
-            style=CompletionStyle(),
-            prepared=prepared,
-            replies=replies,
-            reply_id=new_id("cmpl"),
-            created=int(time.time()),
-            model=model,
-            options=options,
-            exactness=service.engine.info.exactness,
-            exchange=exchange,
-            metrics=state.metrics,
-        )
-        return await call.respond()
+        return await call.answer(CompletionStyle(), "cmpl", prepared)
 
     return routes
 
 
-def read_completions(body: Body, settings: ApiSettings, vocab_size: int) -> Sequence[CompletionRequest]:
+def read_completions(
+    body: Body, settings: ApiSettings, vocab_size: int, context_length: int
+) -> Sequence[CompletionRequest]:
     """One request for each prompt of a body whose fields are known to be supported.
 
     Raises:
         RequestError: 400 with the path of the first field that is wrong.
     """
     check_single_choice(body)
-    prompts = read_prompts(body, vocab_size)
+    prompts = read_prompts(body, vocab_size, context_length)
     sampling = read_sampling(body, settings.default_sampling, vocab_size)
     limits = read_limits(body, "max_tokens")
     special = boolean(body, "add_special_tokens")
@@ -109,21 +84,22 @@ def read_completions(body: Body, settings: ApiSettings, vocab_size: int) -> Sequ
     return [CompletionRequest(prompt, sampling, limits, special, background, draft, salt) for prompt in prompts]
 
 
-def read_prompts(body: Body, vocab_size: int) -> Sequence[str | tuple[int, ...]]:
+def read_prompts(body: Body, vocab_size: int, context_length: int) -> Sequence[str | tuple[int, ...]]:
     """The prompts of a completion: one string, a list of strings, one list of token ids, or a list of such lists."""
     raw = body.get("prompt")
     if isinstance(raw, str):
         return [raw]
     if not isinstance(raw, list) or not raw:
         raise RequestError("prompt must be a string, or a non-empty list of strings or token ids", param="prompt")
-    if all(_is_id(item) for item in raw):
-        return [_ids(raw, vocab_size, "prompt")]
+    # The first item tells which form it is, and each form has a length that needs no look at every item.
+    if _is_id(raw[0]):
+        return [_ids(raw, vocab_size, context_length, "prompt")]
     if len(raw) > MAX_PROMPTS:
         raise RequestError(f"prompt may hold at most {MAX_PROMPTS} prompts", param="prompt")
     if all(isinstance(item, str) for item in raw):
         return list(raw)
     if all(isinstance(item, list) for item in raw):
-        return [_ids(item, vocab_size, f"prompt[{index}]") for index, item in enumerate(raw)]
+        return [_ids(item, vocab_size, context_length, f"prompt[{index}]") for index, item in enumerate(raw)]
     raise RequestError("prompt must not mix strings, token ids and lists", param="prompt")
 
 
@@ -131,9 +107,11 @@ def _is_id(item: Any) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
 
 
-def _ids(raw: list[Any], vocab_size: int, path: str) -> tuple[int, ...]:
+def _ids(raw: list[Any], vocab_size: int, context_length: int, path: str) -> tuple[int, ...]:
     if not raw:
         raise RequestError(f"{path} holds no token ids", param=path)
+    if len(raw) >= context_length:
+        raise too_long(context_length, len(raw), path)
     if not all(_is_id(item) and 0 <= item < vocab_size for item in raw):
         raise RequestError(f"{path} must hold token ids between 0 and {vocab_size - 1}", param=path)
     return tuple(raw)

@@ -16,6 +16,9 @@ from jaxfold.chat.types import ToolCall
 
 ROLES: tuple[str, ...] = get_args(Role)
 TITLE_CHARS = 4096
+MAX_MESSAGES = 10_000
+MAX_TOOLS = 1024
+MAX_PARTS = 10_000
 
 # The text of a part, by its type. A refusal in the history is what the assistant said.
 _TEXT_PARTS: tuple[tuple[str, str], ...] = (
@@ -38,6 +41,8 @@ def read_messages(body: Body) -> tuple[Message, ...]:
         raise RequestError("messages must be a list of messages", param="messages")
     if not raw:
         raise RequestError("messages must hold at least one message", param="messages")
+    if len(raw) > MAX_MESSAGES:
+        raise RequestError(f"messages may hold at most {MAX_MESSAGES} messages", param="messages")
     return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(raw))
 
 
@@ -48,6 +53,8 @@ def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
     be enforced is refused.
     """
     tools = sequence(body, "tools")
+    if len(tools) > MAX_TOOLS:
+        raise RequestError(f"tools may hold at most {MAX_TOOLS} tools", param="tools")
     names = [_tool_name(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     choice = body.get("tool_choice")
     kind, name = _choice_kind(choice)
@@ -112,6 +119,8 @@ def _content(raw: Any, path: str) -> str:
         return raw
     if not isinstance(raw, list):
         raise RequestError(f"{path} must be a string, a list of parts or null", param=path)
+    if len(raw) > MAX_PARTS:
+        raise RequestError(f"{path} may hold at most {MAX_PARTS} parts", param=path)
     return "".join(_part(part, f"{path}[{index}]") for index, part in enumerate(raw))
 
 

@@ -53,8 +53,8 @@ def stream_response(body: AsyncIterable[bytes]) -> Response:
     return response
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object that a POST carries.
+async def read_object(request: Request) -> tuple[dict[str, Any], int]:
+    """The JSON object that a POST carries, and its size in bytes.
 
     Any content type is taken but the two that forms have, since many scripts forget to name one.
 
@@ -70,7 +70,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise ApiError(415, "the request body must be JSON: send Content-Type: application/json")
     try:
         data = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        return parse_object(data)
+        return parse_object(data), len(data)
     except RequestEntityTooLarge:
         limit = (request.max_content_length or 0) / (1 << 20)
         raise ApiError(413, f"the request body exceeds the limit of {limit:g} MiB", code="request_too_large") from None

@@ -43,8 +43,8 @@ class Prepared:
         shown = {} if self.markers is None else self.markers.tokens(tokenizer.special_tokens)
         return ReplyText(tokenizer, self.end_ids, self.ignore_eos, frozenset(shown.values()))
 
-    def engine_request(self, request_id: str, tokenizer: Tokenizer) -> EngineRequest:
-        """The engine's form of it, with a stop check of its own."""
+    def engine_request(self, request_id: str, tokenizer: Tokenizer, accepted: bool = False) -> EngineRequest:
+        """The engine's form of it, with a stop check of its own; `accepted` as in `EngineRequest`."""
         return EngineRequest(
             request_id=request_id,
             prompt_ids=self.prompt_ids,
@@ -55,6 +55,7 @@ class Prepared:
             background=self.background,
             draft=self.draft,
             cache_salt=self.cache_salt,
+            accepted=accepted,
         )
 
 

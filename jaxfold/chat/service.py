@@ -106,8 +106,8 @@ class ChatService:
         self._check_ids(ids, param)
         return await self._in_pool(partial(self.tokenizer.decode, ids, skip_special=False))
 
-    async def start(self, prepared: Prepared) -> Reply:
-        """Hand a prepared request to the engine.
+    async def start(self, prepared: Prepared, *, accepted: bool = False) -> Reply:
+        """Hand a prepared request to the engine; with `accepted` past the limits of a full queue.
 
         Raises:
             QueueFullError, NotReadyError: the engine takes no request now.
@@ -121,7 +121,7 @@ class ChatService:
             partial(self.engine.cancel, request_id),
         )
         try:
-            self.engine.submit(prepared.engine_request(request_id, self.tokenizer), inbox.put)
+            self.engine.submit(prepared.engine_request(request_id, self.tokenizer, accepted), inbox.put)
         except CapacityError as error:
             raise RequestError(str(error), prepared.param, "context_length_exceeded") from error
         return Reply(request_id, self.engine, inbox, ReplyAssembler(self.tokenizer, prepared))

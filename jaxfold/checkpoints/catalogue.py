@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable
 from collections.abc import Collection
@@ -102,6 +101,8 @@ def resolve(
         from jaxfold.checkpoints.hub import download
 
         return download(name, progress, model_types)
+    if path.suffix in (".gguf", ".safetensors"):
+        raise CheckpointError(name, "there is no such file")
     known = ", ".join(sorted(CATALOGUE))
     reason = f"is no existing path, no known model ({known}) and no Hugging Face id (org/name or org/name:FILE.gguf)"
     raise CheckpointError(name, reason)
@@ -116,7 +117,6 @@ def fetch(entry: CatalogueEntry, models_dir: Path, progress: Progress) -> Path:
     target = models_dir / entry.name.replace(":", "-") / entry.file_name
     if target.is_file() and target.stat().st_size == entry.file_bytes:
         return target
-    started = time.monotonic()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as folder:
@@ -127,7 +127,6 @@ def fetch(entry: CatalogueEntry, models_dir: Path, progress: Progress) -> Path:
             os.replace(partial, target)
     except OSError as error:
         raise CheckpointError(target, f"cannot be written ({error.strerror or error})") from None
-    progress(f"{entry.name}: {_mb(entry.file_bytes)} ready after {time.monotonic() - started:.1f} s in {target}")
     return target
 
 

@@ -113,12 +113,15 @@ def machine() -> list[tuple[str, str]]:
     """The host: system, cores that this process may use, memory."""
     import psutil
 
+    from jaxfold.checkpoints.catalogue import default_models_dir
+
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
         ("system", platform.platform()),
         ("cores", f"{cores} of {os.cpu_count()}"),
         ("memory", f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f} GiB"),
+        ("models and caches", str(default_models_dir().parent)),
     ]
 
 
@@ -131,7 +134,8 @@ def devices() -> list[tuple[str, str]]:
         stats = device.memory_stats() or {}
         limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
         memory = f", {(limit - used) / GIB:.1f} GiB free of {limit / GIB:.1f} GiB" if limit else ""
-        rows.append((f"{device.platform}:{device.id}", f"{device.device_kind}{memory}"))
+        kind = "the host's processor" if device.platform == "cpu" else device.device_kind
+        rows.append((f"{device.platform}:{device.id}", f"{kind}{memory}"))
     return rows
 
 

@@ -96,7 +96,7 @@ _cache_flags: Final = options(
         "--cache-dir",
         type=click.Path(file_okay=False, path_type=Path),
         group=CACHES,
-        show_default="~/.cache/jaxfold",
+        show_default="$XDG_CACHE_HOME/jaxfold, else ~/.cache/jaxfold",
         help="Folder of compiled programs and converted weights.",
     ),
     option(

@@ -17,7 +17,9 @@ from jaxfold.cli.sampling_flags import default_sampling
 from jaxfold.runtime.api import SamplingParams
 
 if TYPE_CHECKING:
+    from jaxfold.checkpoints import Checkpoint
     from jaxfold.runtime.loader import LoadedModel
+    from jaxfold.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,17 @@ def start(
     progress("loading JAX")
     from jaxfold.runtime.loader import load_engine
 
-    loaded = load_engine(options, progress)
-    try:
-        source = loaded.chat_template if template is None else template
-        special = special_texts(loaded.checkpoint.tokenizer_files.config)
-        renderer = ChatTemplate(source, loaded.tokenizer, special)
-        service = ChatService(loaded.engine, loaded.tokenizer, renderer, settings)
-        return Started(loaded, service, default_sampling(loaded.generation_config, flags, path))
-    except BaseException:
-        loaded.engine.close()
-        raise
+    parts: list[tuple[ChatTemplate, SamplingParams]] = []
+
+    def accept(checkpoint: "Checkpoint", tokenizer: "Tokenizer") -> None:
+        # A template or a default that is wrong is told now, not after a minute of compiling.
+        source = checkpoint.chat_template if template is None else template
+        renderer = ChatTemplate(source, tokenizer, special_texts(checkpoint.tokenizer_files.config))
+        parts.append((renderer, default_sampling(checkpoint.generation_config, flags, path)))
+
+    loaded = load_engine(options, progress, accept)
+    renderer, sampling = parts[0]
+    return Started(loaded, ChatService(loaded.engine, loaded.tokenizer, renderer, settings), sampling)
 
 
 def special_texts(config: Mapping[str, Any]) -> dict[str, str]:

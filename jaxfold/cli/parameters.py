@@ -95,8 +95,12 @@ type Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def option(*names: str, group: str, **kwargs: Any) -> Decorator:
     """`click.option` with a help heading, a short name for numbers and its JAXFOLD_ variable."""
-    if isinstance(kwargs.get("type"), (click.IntRange, click.FloatRange)):
-        kwargs.setdefault("metavar", "N" if isinstance(kwargs["type"], click.IntRange) else "X")
+    kind = kwargs.get("type")
+    if isinstance(kind, (click.IntRange, click.FloatRange)):
+        whole = isinstance(kind, click.IntRange)
+        kwargs.setdefault("metavar", "N" if whole else "X")
+        # The word in "'abc' is not a valid ...", where click would say "integer range".
+        kind.name = "whole number" if whole else "number"
     if kwargs.get("is_flag") or "/" in names[0]:
         kwargs.setdefault("type", Switch())
     return click.option(*names, cls=Option, group=group, **kwargs)

@@ -14,11 +14,16 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class Steps:
     """Prints "reading weights ... 1.4 s": a call begins a step and ends the one before; leaving ends the last.
 
+    In a terminal a step's line grows; elsewhere (a file, a log collector) it is written whole, when the step begins and
+    again with its time, so that other lines cannot land inside it.
+
     Not thread-safe: one thread reports at a time.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
+        self._whole_lines = not self._stream.isatty()
+        self._text = ""
         self._begin: float | None = None
         self.started = time.monotonic()
 
@@ -26,12 +31,14 @@ class Steps:
         """Begin a step called `text`."""
         self.end()
         self._begin = time.monotonic()
-        print(f"{text} ... ", end="", file=self._stream, flush=True)
+        self._text = f"{text} ..."
+        print(self._text, end="\n" if self._whole_lines else " ", file=self._stream, flush=True)
 
     def end(self, word: str = "") -> None:
         """End the running step, if there is one, with its time or with `word`."""
         if self._begin is not None:
-            print(word or f"{time.monotonic() - self._begin:.1f} s", file=self._stream, flush=True)
+            result = word or f"{time.monotonic() - self._begin:.1f} s"
+            print(f"{self._text} {result}" if self._whole_lines else result, file=self._stream, flush=True)
             self._begin = None
 
     def total(self) -> float:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from jaxfold.api.sampling import SEED_HIGH
+from jaxfold.api.sampling import SEED_LOW
 from jaxfold.chat.types import ChatRequest
 from jaxfold.chat.types import CompletionRequest
 from jaxfold.chat.types import Finish
@@ -26,8 +28,6 @@ from jaxfold.cli.sampling_flags import sampling_flags
 from jaxfold.cli.serve_flags import REPLIES
 from jaxfold.runtime.api import SamplingParams
 
-MAX_SEED = (1 << 63) - 1
-
 _prompt_flags = options(
     option("--system", group="Prompt", help="The system message."),
     option(
@@ -45,10 +45,10 @@ _prompt_flags = options(
     ),
     option(
         "--seed",
-        type=click.IntRange(0, MAX_SEED),
+        type=click.IntRange(SEED_LOW, SEED_HIGH),
         group=REPLIES,
         show_default="made from the prompt",
-        help="The same seed and prompt give the same reply.",
+        help="The same seed and prompt give the same reply; -1 is as if none was given.",
     ),
     option("--stop", multiple=True, group=REPLIES, help="End the reply before this text; may be repeated."),
     option("--stats/--no-stats", default=True, group=REPLIES, help="Show tokens and times on stderr at the end."),
@@ -102,7 +102,7 @@ def read_prompt(prompt: str) -> str:
 
 def request_of(text: str, sampling: SamplingParams, flags: dict[str, Any]) -> ChatRequest | CompletionRequest:
     """The internal request for one prompt."""
-    sampling = dataclasses.replace(sampling, seed=flags["seed"])
+    sampling = dataclasses.replace(sampling, seed=None if flags["seed"] == -1 else flags["seed"])
     limits = Limits(max_tokens=flags["max_tokens"], stop=tuple(flags["stop"]))
     if flags["raw"]:
         return CompletionRequest(prompt=text, sampling=sampling, limits=limits, add_special_tokens=True)

@@ -68,6 +68,7 @@ def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    click.echo("stopped")
     return code
 
 

@@ -52,7 +52,8 @@ class EngineRequest:
     `stop_ids` end the reply (the id is committed and counted, then the reply is finished); it is
     empty for `ignore_eos`.  `stop_check` is called on the engine's thread once per committed token,
     in order, with that token id; True ends the reply after this token.  It must not raise.
-    `cache_salt` keeps prefix reuse apart between callers that must not share it.
+    `cache_salt` keeps prefix reuse apart between callers that must not share it.  `accepted` marks a further prompt
+    of a call whose first one the queue took: its limits do not apply, so that a call is taken whole or not at all.
     """
 
     request_id: str
@@ -64,6 +65,7 @@ class EngineRequest:
     background: bool = False
     draft: bool = True
     cache_salt: str = ""
+    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class LocalEngine:
                 request, self._forgetting(request.request_id, sink), seed, prepare(sampling, seed), self._arrivals,
                 time.perf_counter(),
             )  # fmt: skip
-            self._core.queue.push(job, spare=self._core.lanes.count(None))
+            self._core.queue.push(job, self._core.lanes.count(None), bounded=not request.accepted)
             self._known.add(request.request_id)
             self._wake.notify()
 

@@ -164,8 +164,14 @@ class LanePages:
         return lane
 
     def can_open(self, tokens: int) -> bool:
-        """Whether pages for `tokens` more tokens are free, or can be freed by dropping cached prefixes."""
-        return all(self._make_room(group, self.needed(group, tokens)) for group in self.groups)
+        """Make sure that pages for `tokens` more tokens are free, by dropping cached prefixes where need be.
+
+        False: there is no room, and nothing was dropped.
+        """
+        needs = {group: self.needed(group, tokens) for group in self.groups}
+        if not all(self._could_free(group, pages) for group, pages in needs.items()):
+            return False
+        return all(self._make_room(group, pages) for group, pages in needs.items())
 
     def needed(self, group: str, tokens: int) -> int:
         """Pages that `tokens` tokens of one lane hold at most at once in this group."""
@@ -229,6 +235,10 @@ class LanePages:
         for group, spec in self.groups.items():
             held = [[page for page in lane.pages[group] if page is not None] for lane in lanes]
             spec.pool.check_integrity([*held, *self.tree.owners(group)])
+
+    def _could_free(self, group: str, pages: int) -> bool:
+        pool = self.groups[group].pool
+        return pool.can_allocate(pages) or pool.free_count + self.tree.evictable(group) >= pages
 
     def _make_room(self, group: str, pages: int) -> bool:
         pool = self.groups[group].pool

@@ -1,5 +1,6 @@
 """From options to a running engine: checkpoint, weights, cache, programs, self-check, in that order."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -54,6 +55,7 @@ from pallas_kernels.paged_attention.xla import BLOCK
 
 LOG = logging.getLogger(__name__)
 Progress = Callable[[str], None]
+Accept = Callable[[Checkpoint, Tokenizer], None]
 _DTYPES: Mapping[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16}
 _SHORT: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
 
@@ -71,8 +73,12 @@ class LoadedModel:
     verdict: self_check.Verdict | None
 
 
-def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> LoadedModel:
+def load_engine(
+    options: EngineOptions, progress: Progress = lambda _: None, accept: Accept = lambda *_: None
+) -> LoadedModel:
     """Load a model and start its engine; every program is compiled when this returns.
+
+    `accept` is called once checkpoint and tokenizer are open, before the long work: what it raises is raised here.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
@@ -88,6 +94,7 @@ def load_engine(options: EngineOptions, progress: Progress = lambda _: None) -> 
     tokenizer = read_tokenizer(checkpoint, cfg)
     if checkpoint.format != "orbax":
         check_shapes(checkpoint, cfg, family)
+    accept(checkpoint, tokenizer)
     shapes = abstract(declare(cfg), weight_dtype)
     budget = int(free_bytes() * options.memory_fraction) - tree_bytes(shapes) - RESERVE_BYTES
     plan = _plan(cfg, options, kv_dtype, budget)
@@ -144,7 +151,6 @@ def ready_programs(
 ) -> Programs:
     """Every program compiled or loaded; of `weights` only shapes and dtypes are read."""
     table = make_table(options.parallel, _widths(plan, options.page_size))
-    progress(f"preparing {table.count} programs")
     programs = Programs(cfg, table, options.compile_cache_dir)
     cache = jax.eval_shape(lambda: new_cache(cfg, plan.pages, options.page_size, kv_dtype))
     state = jax.eval_shape(lambda: new_state(table.lanes, cfg.vocab_size, plan.context))
@@ -196,7 +202,8 @@ def _check(device: Device, fingerprint: str, options: EngineOptions, progress: P
     cache_dir = device.programs.cache_dir
     if cache_dir is not None:
         dtypes = (device.weights.layers[0].qkv.dtype, device.cache.keys[0].dtype)
-        facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, fingerprint))
+        method = hashlib.sha256(Path(self_check.__file__).read_bytes()).hexdigest()
+        facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, fingerprint, method))
         file = cache_dir / f"{program_key('self-check', facts)}.verdict.json"
     begun = time.perf_counter()
     verdict = self_check.run(device, file)

@@ -26,6 +26,14 @@ class CachePlan:
     cache_bytes: int
 
 
+def readable(size: int) -> str:
+    """Bytes as text in the largest binary unit that leaves at least 1, to three digits: "1.5 MiB"."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    step = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
+    value = size / (1 << 10 * step)
+    return f"{value:.0f} {units[step]}" if value >= 100 or not step else f"{value:.3g} {units[step]}"
+
+
 def return_freed_memory() -> None:
     """Ask the C library to give freed memory back; glibc keeps what compilers have freed otherwise."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -77,8 +85,13 @@ def plan_cache(
     wanted = cfg.max_position if context is None else context
     if longest < (min(block, wanted) if context is None else context):
         raise CapacityError(
-            f"a context of {wanted} tokens needs {taken(one(wanted)) / MIB:.0f} MiB of cache, but only "
-            f"{max(budget, 0) / MIB:.0f} MiB are free for it; the largest that fits is {longest} tokens"
+            f"a context of {wanted} tokens needs {readable(taken(one(wanted)))} of cache, but "
+            + (
+                f"only {readable(budget)} are free for it; "
+                if budget >= 0
+                else f"{readable(-budget)} are missing for the weights and the programs alone; "
+            )
+            + f"the largest that fits is {longest} tokens"
         )
     window = min(wanted, longest)
     single = one(window)

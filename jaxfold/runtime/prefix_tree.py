@@ -170,6 +170,10 @@ class PrefixTree:
                 self._evict_above_shared(group, need_free)
         return pool.free_count >= need_free
 
+    def evictable(self, group: str) -> int:
+        """How many pages of `group` only the tree holds, so that `evict` can free them; linear in the nodes."""
+        return sum(self._frees(node, group) for node in self._order)
+
     def clear(self) -> None:
         """Give all references back."""
         while self._order:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import as_completed
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,21 @@ class Programs:
         jobs = [(str(shape), whole, self._step_job(shape, weights, cache, state)) for shape in self.table.steps]
         jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.decode]
         jobs.append(("reset", repr(_shapes(state)), self._reset_job(state)))
+        missing = sum(not self._is_cached(name, facts) for name, facts, _ in jobs)
+        if progress is not None and not missing:
+            progress(f"loading {len(jobs)} compiled programs")
+        compiled = 0
         with _without_jax_cache(), ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
-            results = list(pool.map(lambda job: self._obtain(*job), jobs))
-        for (name, _, _), (program, fresh) in zip(jobs, results, strict=True):
-            LOG.debug("program %s: %s", name, "compiled" if fresh else "loaded")
-            self._keep(name, program)
-        compiled = sum(fresh for _, fresh in results)
-        if progress is not None:
-            progress(f"{len(jobs)} programs ready ({compiled} compiled, {len(jobs) - compiled} loaded)")
+            pending = {pool.submit(self._obtain, *job): job[0] for job in jobs}
+            if progress is not None and missing:
+                progress(f"compiling {missing} programs, once for this model and machine: a minute or more")
+            for done in as_completed(pending):
+                program, fresh = done.result()
+                self._keep(pending[done], program)
+                compiled += fresh
+                if progress is not None and fresh and compiled < missing:
+                    progress(f"compiling, {compiled} of {missing} done")
+        LOG.debug("%d programs: %d compiled, %d loaded", len(jobs), compiled, len(jobs) - compiled)
         return compiled
 
     def step(
@@ -182,9 +190,16 @@ class Programs:
         else:
             self._steps[next(shape for shape in self.table.steps if str(shape) == name)] = program
 
+    def _file(self, name: str, facts: str) -> Path | None:
+        return self.cache_dir / f"{program_key(name, facts)}.xla" if self.cache_dir else None
+
+    def _is_cached(self, name: str, facts: str) -> bool:
+        path = self._file(name, facts)
+        return path is not None and path.exists()
+
     def _obtain(self, name: str, facts: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
         """The executable, from the cache directory or compiled; and whether it was compiled."""
-        path = self.cache_dir / f"{program_key(name, facts)}.xla" if self.cache_dir else None
+        path = self._file(name, facts)
         if path is not None and path.exists():
             try:
                 payload, in_tree, out_tree = pickle.loads(_intact(path))

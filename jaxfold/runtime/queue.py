@@ -77,15 +77,21 @@ class RequestQueue[T: Waiting]:
         """
         return self._passes >= self._age_limit
 
-    def push(self, item: T, spare: int = 0) -> None:
+    def push(self, item: T, spare: int = 0, bounded: bool = True) -> None:
         """Add a new request at the end of its class.
 
-        `spare` is how many lanes are free: so many requests do not wait, they are only passing through.
+        `spare` is how many lanes are free: so many requests do not wait, they are only passing through. Without
+        `bounded` the limits do not apply.
 
         Raises:
             QueueFullError: it would exceed a limit; nothing was added.
             ValueError: its id already waits.
         """
+        if bounded:
+            self._check_room(item, spare)
+        self._add(item)
+
+    def _check_room(self, item: T, spare: int) -> None:
         if len(self) >= self._max_requests + spare:
             raise QueueFullError(
                 f"The queue is full: {len(self) - spare} of at most {self._max_requests} requests are waiting."
@@ -95,7 +101,6 @@ class RequestQueue[T: Waiting]:
                 f"The queue is full: {self._tokens} prompt tokens are waiting, this request adds "
                 f"{item.prompt_tokens}, and the limit is {self._max_tokens}."
             )
-        self._add(item)
 
     def push_front(self, item: T) -> None:
         """Take back a request that was preempted: before everything of its class that arrived later.

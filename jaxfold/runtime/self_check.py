@@ -91,6 +91,10 @@ class SelfCheck:
         for chunk in self._table.shared_chunks:
             beside = [self._decode(n, self._table.lanes, 1, chunk) for n in last[:SHARED_ROWS]]
             found.append(_compare(f"decode beside a chunk of {chunk}", "decode alone", beside, alone, "B"))
+            whole = large[-PREFIX - ROWS - 1 : -1]
+            found.append(
+                _compare(f"prefill by {chunk} beside decode", f"prefill by {widest}", self._beside(chunk), whole, "B")
+            )
         found.append(_compare("decode", "prefill", [row[:-1] for row in alone], large[-ROWS - 1 : -1], "A"))
         found.append(_compare("decode's logits", "prefill's logits", [alone[-1][-1:]], large[-1:], "A"))
         return Verdict(tuple(found))
@@ -117,6 +121,16 @@ class SelfCheck:
             parts.append(self._part(StepShape(0, chunk), [lanes], [0], [self._company[: min(chunk, 40)]]))
         logits = self._run(StepShape(width, chunk), tuple(parts), 0)
         return (*self._written(position, 1)[0], logits)
+
+    def _beside(self, chunk: int) -> list[Row]:
+        """Keys and values of the text's first tokens, prefilled in one chunk while every other lane decodes."""
+        width = self._table.lanes
+        others = list(range(1, width))
+        starts = [7 * lane % 40 for lane in others]
+        decode = self._part(StepShape(width, 0), others, starts, [self._company[s : s + 1] for s in starts])
+        fill = self._part(StepShape(0, chunk), [0], [0], [self._tokens[:chunk]])
+        self._run(StepShape(width, chunk), (decode, fill), 0)
+        return self._written(0, chunk)
 
     def _written(self, first: int, count: int) -> list[Row]:
         """What every layer wrote for `count` tokens of lane 0 from position `first` on, as bits."""

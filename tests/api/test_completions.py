@@ -1,16 +1,21 @@
 """Raw completions over a real socket: every form of prompt, one choice for each."""
 
+import json
 from typing import Any
 
 import pytest
 
+from jaxfold.api.completions import MAX_PROMPTS
 from jaxfold.runtime.api import EngineRequest
 from tests.api.conftest import REPLY
 from tests.api.harness import COMPLETIONS
 from tests.api.harness import MODEL
 from tests.api.harness import Server
 from tests.api.harness import reply_ids
+from tests.api.harness import running
+from tests.api.harness import wait_until
 from tests.api.sse import events
+from tests.scripted_engine import ScriptedEngine
 
 
 def echoing(request: EngineRequest) -> list[int]:
@@ -65,6 +70,48 @@ def test_forms_of_prompt(server: Server, prompt: Any, expected: list[str]) -> No
     assert ("jaxfold" in body) is (len(expected) == 1)
     if len(expected) > 1:
         assert all("token_sha" in choice["jaxfold"] for choice in body["choices"])
+
+
+def test_a_call_with_more_prompts_than_the_queue_holds_is_served_whole() -> None:
+    engine = ScriptedEngine(echoing, lanes=2, max_queue=3)
+    prompts = [f"prompt {index}" for index in range(MAX_PROMPTS)]
+    with running(engine) as server:
+        body = server.post(COMPLETIONS, {"prompt": prompts}).json
+        assert [choice["text"] for choice in body["choices"]] == [f"{prompt}:end" for prompt in prompts]
+        too_many = server.post(COMPLETIONS, {"prompt": [*prompts, "one more"]})
+        assert too_many.status == 400 and too_many.error["param"] == "prompt"
+
+
+def test_a_call_that_meets_a_full_queue_starts_nothing() -> None:
+    engine = ScriptedEngine(hang=True, lanes=1, max_queue=1)
+    with running(engine) as server:
+        open_calls = [server.connection() for _ in range(2)]
+        for count, connection in enumerate(open_calls, 1):
+            connection.request("POST", COMPLETIONS, json.dumps({"prompt": "x"}))
+            wait_until(lambda: len(engine.requests) == count)  # noqa: B023
+        wait_until(lambda: engine.snapshot().requests_running == 1)
+        refused = server.post(COMPLETIONS, {"prompt": ["a", "b", "c"]})
+        assert refused.status == 429 and len(engine.requests) == 2
+        for connection in open_calls:
+            connection.close()
+        wait_until(engine.wait_idle)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ([1] * (1 << 16), "prompt"),
+        ([[1], [1] * (1 << 16)], "prompt[1]"),
+        ([1, "a"], "prompt"),
+        (["a", 1], "prompt"),
+        ([[1], "a"], "prompt"),
+        ([{}] * 1000, "prompt"),
+    ],
+    ids=["too long", "one too long", "id and text", "text and id", "list and text", "objects"],
+)
+def test_junk_prompts(server: Server, prompt: Any, param: str) -> None:
+    answer = server.post(COMPLETIONS, {"prompt": prompt})
+    assert answer.status == 400 and answer.error["param"] == param
 
 
 def test_streamed_choices_interleave_by_index(server: Server) -> None:

@@ -79,12 +79,18 @@ def test_one_failing_prompt_ends_the_others() -> None:
         assert len(engine.requests) == 20
 
 
-def test_a_queue_that_fills_up_half_way_leaves_nothing_behind() -> None:
-    engine = ScriptedEngine(reply_ids(REPLY), lanes=1, max_queue=5, delay_s=0.01)
+def test_a_call_whose_prompts_are_refused_half_way_leaves_nothing_behind() -> None:
+    def script(request: object) -> list[int]:
+        if len(engine.requests) == 3:
+            engine.refuse = NotReadyError("The engine has stopped.")
+        return reply_ids(REPLY)
+
+    engine = ScriptedEngine(script, lanes=1, delay_s=0.01)
     with running(engine) as server:
-        assert server.post(COMPLETIONS, {"prompt": ["a"] * 20}).status == 429
+        assert server.post(COMPLETIONS, {"prompt": ["a"] * 20}).status == 503
         assert engine.wait_idle()
-        engine.delay_s = 0.0
+        assert len(engine.cancelled) == 4
+        engine.refuse, engine.script, engine.delay_s = None, reply_ids(REPLY), 0.0
         server.works()
 
 

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from jaxfold.api.messages import MAX_MESSAGES
+from jaxfold.api.messages import MAX_PARTS
+from jaxfold.api.messages import MAX_TOOLS
 from jaxfold.api.messages import is_title_request
 from jaxfold.api.messages import read_messages
 from jaxfold.api.messages import read_tools
@@ -186,6 +189,24 @@ def test_tools_that_are_refused(tools: Any, choice: Any, param: str) -> None:
 
 
 TITLE = {"role": "system", "content": "Write a short Title for this session."}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [USER] * (MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [{}] * (MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [{"role": "user", "content": [{}] * (MAX_PARTS + 1)}]}, "messages[0].content"),
+        ({"messages": [USER], "tools": [WEATHER] * (MAX_TOOLS + 1)}, "tools"),
+        ({"messages": [USER], "tools": [None] * (MAX_TOOLS + 1)}, "tools"),
+    ],
+    ids=["messages", "junk messages", "parts", "tools", "junk tools"],
+)
+def test_long_lists_are_refused_by_their_length(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError, match="at most") as refusal:
+        read_messages(body)
+        read_tools(body)
+    assert refusal.value.param == param
 
 
 def test_title_requests_are_recognised() -> None:

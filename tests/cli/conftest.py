@@ -33,12 +33,20 @@ class Loader:
     engines: list[ScriptedEngine] = field(default_factory=list)
     before: Callable[[], None] = lambda: None
 
-    def load_engine(self, options: EngineOptions, progress: Callable[[str], None]) -> SimpleNamespace:
+    def load_engine(
+        self, options: EngineOptions, progress: Callable[[str], None], accept: Callable[..., None]
+    ) -> SimpleNamespace:
         progress("reading weights")
         self.options.append(options)
         self.before()
         if self.error is not None:
             raise self.error
+        checkpoint = SimpleNamespace(
+            tokenizer_files=SimpleNamespace(config={"bos_token": "<s>"}),
+            chat_template=None,
+            generation_config=self.generation_config,
+        )
+        accept(checkpoint, ByteTokenizer())
         engine = ScriptedEngine(self.reply.encode(), delay_s=self.delay_s)
         engine.fail_after = self.fail_after
         self.engines.append(engine)
@@ -49,7 +57,7 @@ class Loader:
             generation_config=self.generation_config,
             name="scripted",
             verdict=self.verdict,
-            checkpoint=SimpleNamespace(tokenizer_files=SimpleNamespace(config={"bos_token": "<s>"})),
+            checkpoint=checkpoint,
         )
 
 

@@ -113,7 +113,7 @@ def test_a_bad_checkpoint_is_one_sentence(name: str, command: str, run: Run, tmp
     ("flags", "words"),
     [
         (["--context", "2049"], "--context 2049 is more than the 2048 tokens the model was made for"),
-        (["--memory-fraction", "1e-9"], "MiB are free for it; the largest that fits is 0 tokens"),
+        (["--memory-fraction", "1e-9"], "for the weights and the programs alone; the largest that fits is 0 tokens"),
         (["--context", "64", "--memory-fraction", "1e-9"], "a context of 64 tokens needs"),
     ],
 )
@@ -123,6 +123,27 @@ def test_a_context_that_cannot_be_is_one_sentence(command: str, flags: list[str]
     outcome = run(command, TINY / "llama", *rest, *flags)
     assert outcome.code == 2 and "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1].startswith("jaxfold: ") and words in outcome.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("generation_config.json", '{"temperature": "hot"}', "temperature"),
+        ("tokenizer_config.json", '{"chat_template": "{% for m in messages %}"}', "template"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_found_before_anything_is_compiled(
+    file: str, content: str, words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_nothing(*_: object) -> None:
+        raise AssertionError("compiling began")
+
+    monkeypatch.setattr("jaxfold.runtime.loader.ready_programs", compile_nothing)
+    folder = tiny_folder("llama", tmp_path)
+    (folder / file).write_text(content)
+    outcome = run("run", folder, "hi")
+    assert outcome.code == 2 and "Traceback" not in outcome.err
+    assert words in outcome.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", ["run", "serve"])

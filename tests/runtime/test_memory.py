@@ -14,6 +14,7 @@ from jaxfold.runtime.memory import CachePlan
 from jaxfold.runtime.memory import free_bytes
 from jaxfold.runtime.memory import group_pages
 from jaxfold.runtime.memory import plan_cache
+from jaxfold.runtime.memory import readable
 from jaxfold.runtime.weights import read_config
 from pallas_kernels.paged_attention.xla import BLOCK
 from tests.tiny_engines import TINY
@@ -94,7 +95,7 @@ def test_a_context_above_the_models_length_is_refused() -> None:
 
 
 def test_no_memory_at_all_is_a_sentence_with_the_numbers() -> None:
-    with pytest.raises(CapacityError, match=r"needs 0 MiB of cache, but only 0 MiB are free.* largest .* is 0 tokens"):
+    with pytest.raises(CapacityError, match=r"needs 48 KiB of cache, but 5 bytes are missing .* largest .* is 0 tokens"):
         plan(CONFIGS[0], -5, 16)
 
 
@@ -126,3 +127,16 @@ def test_free_memory_is_below_the_machines(monkeypatch: pytest.MonkeyPatch) -> N
     assert free_bytes() == 3_000_000
     monkeypatch.setattr("jaxfold.runtime.memory._cgroup", lambda _: None)
     assert free_bytes() > 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1 KiB"), (1536, "1.5 KiB"), (700 << 20, "700 MiB")],
+)
+def test_sizes_are_readable_however_small(size: int, text: str) -> None:
+    assert readable(size) == text
+
+
+def test_a_budget_below_nothing_says_what_is_missing() -> None:
+    with pytest.raises(CapacityError, match=r"but 2 MiB are missing for the weights .* largest that fits is 0 tokens"):
+        plan(CONFIGS[0], -(2 << 20), 512)

@@ -107,7 +107,21 @@ def test_a_second_start_compiles_nothing(device: Device, stored: Path) -> None:
     assert programs.warm_up(device.weights, device.cache, device.state, told.append) == 0
     assert counter.since_ready == 0
     count = device.programs.table.count
-    assert told == [f"{count} programs ready (0 compiled, {count} loaded)"]
+    assert told == [f"loading {count} compiled programs"]
+
+
+def test_compiling_tells_how_far_it_is(device: Device) -> None:
+    class Instant(Programs):
+        def _obtain(self, name: str, facts: str, lower: object) -> tuple[object, bool]:
+            return (lambda *_: None), True
+
+    told: list[str] = []
+    count = device.programs.table.count
+    programs = Instant(device.cfg, device.programs.table, None)
+    assert programs.warm_up(device.weights, device.cache, device.state, told.append) == count
+    first, *others = told
+    assert first.startswith(f"compiling {count} programs")
+    assert others == [f"compiling, {done} of {count} done" for done in range(1, count)]
 
 
 def _cut(content: bytes) -> bytes:

@@ -49,6 +49,17 @@ def test_foreground_first_and_arrival_order_within_a_class() -> None:
     assert (len(queue), queue.tokens) == (0, 0)
 
 
+def test_the_rest_of_an_accepted_call_joins_past_the_limits() -> None:
+    queue = RequestQueue[Item](max_requests=1, max_tokens=20)
+    queue.push(Item(1))
+    for arrival in range(2, 6):
+        queue.push(Item(arrival), bounded=False)
+    queue.check_integrity()
+    with pytest.raises(QueueFullError):
+        queue.push(Item(6))
+    assert take_all(queue) == [1, 2, 3, 4, 5]
+
+
 def test_one_request_too_many_is_refused_with_the_numbers() -> None:
     queue = RequestQueue[Item](max_requests=2, max_tokens=1000)
     queue.push(Item(1))

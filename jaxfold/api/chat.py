@@ -25,9 +25,12 @@ from jaxfold.api.wire import dumps
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.types import ChatRequest
+from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import TextDelta
+from jaxfold.chat.types import ToolCallDelta
+from jaxfold.chat.types import ToolCallStart
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -41,9 +44,19 @@ class ChatStyle:
     def opening(self, index: int) -> str | None:
         return f'{{"index":{index},"delta":{{"role":"assistant"}},"finish_reason":null}}'
 
-    def delta(self, index: int, piece: ReasoningDelta | TextDelta) -> str | None:
-        name = "content" if isinstance(piece, TextDelta) else "reasoning_content"
-        return f'{{"index":{index},"delta":{{"{name}":{dumps(piece.text)}}},"finish_reason":null}}'
+    def delta(self, index: int, piece: Piece) -> str | None:
+        match piece:
+            case TextDelta():
+                delta = f'"content":{dumps(piece.text)}'
+            case ReasoningDelta():
+                delta = f'"reasoning_content":{dumps(piece.text)}'
+            case ToolCallStart():
+                call = {"index": piece.index, "id": piece.id, "type": "function"}
+                delta = f'"tool_calls":[{dumps(call | {"function": {"name": piece.name, "arguments": ""}})}]'
+            case ToolCallDelta():
+                more = {"index": piece.index, "function": {"arguments": piece.arguments}}
+                delta = f'"tool_calls":[{dumps(more)}]'
+        return f'{{"index":{index},"delta":{{{delta}}},"finish_reason":null}}'
 
     def ending(self, index: int, reason: str) -> str:
         return f'{{"index":{index},"delta":{{}},"finish_reason":"{reason}"}}'

@@ -20,7 +20,7 @@ from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
 from jaxfold.chat.prepared import too_long
 from jaxfold.chat.types import CompletionRequest
-from jaxfold.chat.types import ReasoningDelta
+from jaxfold.chat.types import Piece
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import TextDelta
 
@@ -36,8 +36,8 @@ class CompletionStyle:
     def opening(self, index: int) -> str | None:
         return None
 
-    def delta(self, index: int, piece: ReasoningDelta | TextDelta) -> str | None:
-        if isinstance(piece, ReasoningDelta):
+    def delta(self, index: int, piece: Piece) -> str | None:
+        if not isinstance(piece, TextDelta):
             return None
         return f'{{"index":{index},"text":{dumps(piece.text)},"logprobs":null,"finish_reason":null}}'
 

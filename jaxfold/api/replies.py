@@ -26,9 +26,8 @@ from jaxfold.api.wire import stream_response
 from jaxfold.chat.prepared import Prepared
 from jaxfold.chat.reply import Reply
 from jaxfold.chat.types import Finish
-from jaxfold.chat.types import ReasoningDelta
+from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReplyEvent
-from jaxfold.chat.types import TextDelta
 from jaxfold.chat.types import Usage
 from jaxfold.runtime.api import ExactnessLevel
 
@@ -49,7 +48,7 @@ class Style(Protocol):
         """The choice of a stream's first chunk, if there is one before any text."""
         ...
 
-    def delta(self, index: int, piece: ReasoningDelta | TextDelta) -> str | None:
+    def delta(self, index: int, piece: Piece) -> str | None:
         """The choice of a chunk with more text; None for what the protocol does not show."""
         ...
 

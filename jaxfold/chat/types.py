@@ -118,6 +118,25 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A call begins: `index` counts the calls of the reply from 0; `name` is whole, its arguments follow in deltas."""
+
+    index: int
+    id: str
+    name: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a call's arguments: the pieces of one call joined are its arguments as one JSON object."""
+
+    index: int
+    arguments: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     prompt_tokens: int
     completion_tokens: int
@@ -140,7 +159,8 @@ class Finish:
     stop_sequence: str | None = None
 
 
-ReplyEvent = ReasoningDelta | TextDelta | Finish
+Piece = ReasoningDelta | TextDelta | ToolCallStart | ToolCallDelta
+ReplyEvent = Piece | Finish
 
 
 class GenerationError(Exception):

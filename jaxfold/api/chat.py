@@ -25,6 +25,7 @@ from jaxfold.api.wire import dumps
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.types import ChatRequest
+from jaxfold.chat.types import Message
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import RequestError
@@ -84,14 +85,20 @@ def chat_routes(state: ServerState) -> Blueprint:
     return routes
 
 
-def read_chat(body: Body, settings: ApiSettings, template: ChatTemplate, vocab_size: int) -> ChatRequest:
-    """The canonical request in a body whose fields are known to be supported.
+def read_chat(
+    body: Body,
+    settings: ApiSettings,
+    template: ChatTemplate,
+    vocab_size: int,
+    messages: tuple[Message, ...] | None = None,
+) -> ChatRequest:
+    """The canonical request in a body whose fields are known to be supported; `messages` stand for the body's own.
 
     Raises:
         RequestError: 400 with the path of the first field that is wrong.
     """
     check_single_choice(body)
-    messages = read_messages(body)
+    messages = read_messages(body) if messages is None else messages
     kwargs, thinking = _template_kwargs(body, template)
     return ChatRequest(
         messages=messages,

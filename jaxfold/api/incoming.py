@@ -74,14 +74,19 @@ class Incoming:
 
 
 async def receive(state: ServerState, route: Route) -> Incoming:
-    """The current request of a generating route.
+    """The current request of a route that takes OpenAI's chat or completion fields. Raises as `accept` does."""
+    return await accept(state, lambda body: check_known_fields(body, route))
+
+
+async def accept(state: ServerState, check: Callable[[Body], None]) -> Incoming:
+    """The current request of a generating route; `check` refuses the fields that the route does not support.
 
     Raises:
         ApiError, RequestError: it cannot be served, in the order: not ready, the body, its fields, the model.
     """
     service = state.require_service()
     body, size = await read_object(request)
-    check_known_fields(body, route)
+    check(body)
     return Incoming(
         body=body,
         size=size,

@@ -14,8 +14,10 @@ from jax.tree_util import register_dataclass
 
 from jaxfold.models.config import DecoderConfig
 from jaxfold.models.layers.basic import gated
-from jaxfold.models.layers.basic import linear
 from jaxfold.models.layers.basic import rms_norm
+from jaxfold.models.layers.matrix import Matrix
+from jaxfold.models.layers.matrix import linear
+from jaxfold.models.layers.matrix import take_rows
 from jaxfold.models.layers.rope import rope_table
 from jaxfold.models.layers.rope import rotate
 from jaxfold.models.params import Param
@@ -33,16 +35,16 @@ class Layer:
     """Weights of one block. Products are [out, in]; q, k, v rows are fused in that order, gate before up."""
 
     attn_norm: jax.Array
-    qkv: jax.Array
+    qkv: Matrix
     qkv_bias: jax.Array | None
     q_norm: jax.Array | None
     k_norm: jax.Array | None
-    out: jax.Array
+    out: Matrix
     out_bias: jax.Array | None
     attn_post_norm: jax.Array | None
     mlp_norm: jax.Array
-    gate_up: jax.Array
-    down: jax.Array
+    gate_up: Matrix
+    down: Matrix
     mlp_post_norm: jax.Array | None
 
 
@@ -51,10 +53,10 @@ class Layer:
 class Weights:
     """The model. `head` is None when the embedding serves as output projection."""
 
-    embed: jax.Array
+    embed: Matrix
     layers: tuple[Layer, ...]
     final_norm: jax.Array
-    head: jax.Array | None
+    head: Matrix | None
 
 
 @register_dataclass
@@ -138,8 +140,7 @@ def forward(
     count = tokens.shape[0]
     rows = _rows(plan, cfg, size)
     with jax.named_scope("embed"):
-        x = weights.embed.at[tokens].get(mode="promise_in_bounds").astype(jnp.float32)
-        x = x * jnp.float32(cfg.embed_scale)
+        x = take_rows(weights.embed, tokens) * jnp.float32(cfg.embed_scale)
     if count < MIN_ROWS:
         x = jnp.concatenate([x] * MIN_ROWS)
     keys, values = list(cache.keys), list(cache.values)

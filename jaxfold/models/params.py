@@ -8,9 +8,14 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
+
+from jaxfold.models.layers.matrix import Int8Matrix
+from jaxfold.models.layers.matrix import Matrix
+from pallas_kernels.quantised_matmul import quantise_weight
 
 Rules = Mapping[str, str | None]
 
@@ -22,7 +27,8 @@ DEFAULT_RULES: Rules = {"vocab": "tensor", "heads": "tensor", "kv_heads": "tenso
 class Param:
     """One weight: its shape, the logical name of each axis, how a random model fills it, and its stored precision.
 
-    `dtype` "weight" follows the engine's weight dtype; "float32" is kept in float32 (norms and biases: small).
+    `dtype` "weight" follows the engine's weight dtype (int8: an `Int8Matrix`); "float32" is kept in float32 (norms and
+    biases: small).
     """
 
     shape: tuple[int, ...]
@@ -41,15 +47,26 @@ def map_params[T](fn: Callable[[Param], T], tree: Any) -> Any:
 
 
 def abstract(tree: Any, weight_dtype: jnp.dtype) -> Any:
-    """`jax.ShapeDtypeStruct` for each declaration."""
-    return map_params(lambda p: jax.ShapeDtypeStruct(p.shape, param_dtype(p, weight_dtype)), tree)
+    """`jax.ShapeDtypeStruct` for each array: one a declaration, two (values, scales) for an int8 matrix."""
+
+    def one(p: Param) -> Any:
+        whole = jax.ShapeDtypeStruct(p.shape, param_dtype(p, weight_dtype))
+        if whole.dtype != jnp.int8:
+            return whole
+        return Int8Matrix(whole, jax.ShapeDtypeStruct(p.shape[:1], jnp.float32))  # type: ignore[arg-type]
+
+    return map_params(one, tree)
 
 
-def shardings(tree: Any, mesh: Mesh, rules: Rules = DEFAULT_RULES) -> Any:
-    """`NamedSharding` for each declaration under the rules."""
+def shardings(tree: Any, mesh: Mesh, weight_dtype: jnp.dtype, rules: Rules = DEFAULT_RULES) -> Any:
+    """`NamedSharding` for each array of `abstract`, under the rules."""
 
-    def one(p: Param) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec(*[rules.get(a) if a else None for a in p.axes]))
+    def one(p: Param) -> Any:
+        axes = [rules.get(a) if a else None for a in p.axes]
+        whole = NamedSharding(mesh, PartitionSpec(*axes))
+        if param_dtype(p, weight_dtype) != jnp.int8:
+            return whole
+        return Int8Matrix(whole, NamedSharding(mesh, PartitionSpec(axes[0])))  # type: ignore[arg-type]
 
     return map_params(one, tree)
 
@@ -58,13 +75,16 @@ def initial(tree: Any, key: jax.Array, weight_dtype: jnp.dtype, scale: float = 0
     """Random weights for tests: each leaf has its own key by its place in the tree."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_param)
 
-    def one(i: int, p: Param) -> jax.Array:
+    def one(i: int, p: Param) -> Matrix:
         dtype = param_dtype(p, weight_dtype)
         if p.init == "ones":
             return jnp.ones(p.shape, dtype)
         if p.init == "zeros":
             return jnp.zeros(p.shape, dtype)
-        return (jax.random.normal(jax.random.fold_in(key, i), p.shape, jnp.float32) * scale).astype(dtype)
+        drawn = jax.random.normal(jax.random.fold_in(key, i), p.shape, jnp.float32) * scale
+        if dtype == jnp.int8:
+            return Int8Matrix(*map(jnp.asarray, quantise_weight(np.asarray(drawn))))
+        return drawn.astype(dtype)
 
     return jax.tree.unflatten(structure, [one(i, p) for i, p in enumerate(leaves)])
 

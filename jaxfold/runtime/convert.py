@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxfold.checkpoints import CheckpointError
 from jaxfold.checkpoints import open_checkpoint
 from jaxfold.checkpoints.orbax_store import save_weights
-from jaxfold.runtime.options import WeightDtype
+from jaxfold.runtime.options import StoredDtype
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
 from jaxfold.runtime.weights import tree_bytes
@@ -20,7 +20,7 @@ def convert(
     destination: Path,
     *,
     shards: int | None = None,
-    dtype: WeightDtype = "auto",
+    dtype: StoredDtype = "auto",
     progress: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Write `source` into the new folder `destination`; it loads faster and gives bit-identical logits.

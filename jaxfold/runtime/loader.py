@@ -56,8 +56,8 @@ from pallas_kernels.paged_attention.xla import BLOCK
 LOG = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 Accept = Callable[[Checkpoint, Tokenizer], None]
-_DTYPES: Mapping[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16}
-_SHORT: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
+_DTYPES: Mapping[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
+_SHORT: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,7 @@ def load_engine(
     progress("opening the checkpoint")
     checkpoint = open_checkpoint(options.model)
     cfg, family = read_config(checkpoint)
-    weight_dtype = jnp.dtype(_DTYPES["bf16" if options.weight_dtype == "auto" else options.weight_dtype])
-    compute = weight_dtype if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
-    kv_dtype = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
+    weight_dtype, compute, kv_dtype = choose_dtypes(options)
     cfg = replace(cfg, compute_dtype=compute_name(compute))
     tokenizer = read_tokenizer(checkpoint, cfg)
     if checkpoint.format != "orbax":
@@ -157,6 +155,15 @@ def ready_programs(
     programs.warm_up(weights, cache, state, progress)
     return_freed_memory()
     return programs
+
+
+def choose_dtypes(options: EngineOptions) -> tuple[jnp.dtype, jnp.dtype, jnp.dtype]:
+    """What weights are kept in, what plain products are computed in, and what the cache holds."""
+    weight = jnp.dtype(_DTYPES["bf16" if options.weight_dtype == "auto" else options.weight_dtype])
+    auto = jnp.dtype(jnp.bfloat16) if weight == jnp.int8 else weight
+    compute = auto if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
+    kv = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
+    return weight, compute, kv
 
 
 def compute_name(dtype: jnp.dtype) -> Literal["float32", "bfloat16"]:

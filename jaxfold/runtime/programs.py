@@ -44,6 +44,7 @@ from jaxfold.runtime.sampling.state import DrawState
 from jaxfold.runtime.sampling.state import reset_slot
 from jaxfold.runtime.table import StepShape
 from jaxfold.runtime.table import Table
+from pallas_kernels.quantised_matmul import implementation
 
 LOG = logging.getLogger(__name__)
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -228,6 +229,7 @@ def program_key(name: str, facts: str) -> str:
         cpu_flags(),
         os.environ.get("XLA_FLAGS", ""),
         source_hash(),
+        implementation(),
         name,
         facts,
     ]
@@ -308,7 +310,7 @@ def source_hash() -> str:
     digest = hashlib.sha256()
     for package in (jaxfold.models, jaxfold.runtime.sampling, pallas_kernels):
         for root in package.__path__:
-            for file in sorted(Path(root).rglob("*.py")):
+            for file in sorted(path for kind in ("*.py", "*.cc", "*.h") for path in Path(root).rglob(kind)):
                 digest.update(file.name.encode())
                 digest.update(file.read_bytes())
     digest.update(Path(__file__).read_bytes())

@@ -27,18 +27,25 @@ from jaxfold.models.config import DecoderConfig
 from jaxfold.models.decoder import Layer
 from jaxfold.models.decoder import Weights
 from jaxfold.models.decoder import declare
+from jaxfold.models.layers.matrix import Int8Matrix
+from jaxfold.models.layers.matrix import Matrix
 from jaxfold.models.params import Param
 from jaxfold.models.params import abstract
 from jaxfold.models.params import map_params
 from jaxfold.models.params import param_dtype
 from jaxfold.models.registry import Family
 from jaxfold.models.registry import family_of
+from pallas_kernels.quantised_matmul import quantise_weight
+from pallas_kernels.quantised_matmul import reference
 
 LOG = logging.getLogger(__name__)
 CACHE_BYTES = 64 << 30
 """Bound on the weight cache's files, all models together."""
 
 Place = tuple[str, int | None]
+
+_SCALES = ".scales"
+"""What follows a matrix's name in the name of its scales."""
 
 
 def read_config(checkpoint: Checkpoint) -> tuple[DecoderConfig, Family]:
@@ -82,27 +89,34 @@ def load_weights(
         if stored is not None:
             if progress is not None:
                 progress("weights from the cache of an earlier start")
-            return _place(cfg, lambda place, _: jnp.asarray(stored[_name(place)]))
+            return _on_device(cfg, weight_dtype, dict(stored))
     arrays = build_arrays(checkpoint, cfg, family, weight_dtype)
     if cache_dir is not None:
-        weight_cache.store(cache_dir, key, {_name(place): array for place, array in arrays.items()}, CACHE_BYTES)
-    # Each host array is dropped as soon as it is on the device.
-    return _place(cfg, lambda place, _: jnp.asarray(arrays.pop(place)))
+        weight_cache.store(cache_dir, key, arrays, CACHE_BYTES)
+    return _on_device(cfg, weight_dtype, arrays)
 
 
 def build_arrays(
     checkpoint: Checkpoint, cfg: DecoderConfig, family: Family, weight_dtype: jnp.dtype
-) -> dict[Place, np.ndarray]:
-    """Every leaf as a host array in its stored dtype, keyed by (field, layer or None)."""
+) -> dict[str, np.ndarray]:
+    """Every array of the tree on the host in its stored dtype, by name; an int8 matrix is two (see `_SCALES`)."""
     params = _params(cfg)
 
-    def build(item: tuple[Place, Source]) -> tuple[Place, np.ndarray]:
+    def build(item: tuple[Place, Source]) -> list[tuple[str, np.ndarray]]:
         place, source = item
-        dtype = np.dtype(ml_dtypes.bfloat16 if _is_bf16(params[place], weight_dtype) else np.float32)
-        return place, np.ascontiguousarray(source.build(checkpoint.read).astype(dtype))
+        return stored_arrays(_name(place), source.build(checkpoint.read), param_dtype(params[place], weight_dtype))
 
     with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
-        return dict(pool.map(build, sources(cfg, family)))
+        return {name: array for arrays in pool.map(build, sources(cfg, family)) for name, array in arrays}
+
+
+def stored_arrays(name: str, array: np.ndarray, dtype: jnp.dtype) -> list[tuple[str, np.ndarray]]:
+    """The named arrays that keep `array` in `dtype`."""
+    if dtype == jnp.int8:
+        values, scales = quantise_weight(np.ascontiguousarray(array, np.float32))
+        return [(name, values), (name + _SCALES, scales)]
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == jnp.bfloat16 else np.float32)
+    return [(name, np.ascontiguousarray(array.astype(kind)))]
 
 
 def check_shapes(checkpoint: Checkpoint, cfg: DecoderConfig, family: Family) -> None:
@@ -135,19 +149,33 @@ def tree_bytes(tree: Any) -> int:
 def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype) -> Weights:
     """The weights of a converted directory, cast where they are stored in another dtype than the one asked for."""
     embed = checkpoint.tensors.get("embed")
-    stored = jnp.dtype(embed.stored) if embed is not None and embed.stored in ("float32", "bfloat16") else weight_dtype
+    known = embed is not None and embed.stored in ("float32", "bfloat16")
+    stored = jnp.dtype(embed.stored if known and embed is not None else jnp.bfloat16)
     weights: Weights = restore_weights(checkpoint.path, abstract(declare(cfg), stored))
     if stored == weight_dtype:
         return weights
     if stored.itemsize < weight_dtype.itemsize:
         LOG.warning("%s holds %s values: kept as %s they stay rounded", checkpoint.path, stored.name, weight_dtype.name)
+    # On the host, where the source's own values would have been rounded.
+    arrays: dict[str, np.ndarray] = {}
+    for place, param in _params(cfg).items():
+        field, layer = place
+        leaf = np.asarray(getattr(weights if layer is None else weights.layers[layer], field))
+        arrays.update(stored_arrays(_name(place), leaf, param_dtype(param, weight_dtype)))
+    return _on_device(cfg, weight_dtype, arrays)
 
-    def cast(leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-        # On the host, where the source's own values would have been rounded.
-        return leaf if leaf.dtype == wanted.dtype else jnp.asarray(np.asarray(leaf).astype(wanted.dtype))
 
-    kept: Weights = jax.tree.map(cast, weights, abstract(declare(cfg), weight_dtype))
-    return kept
+def _on_device(cfg: DecoderConfig, weight_dtype: jnp.dtype, arrays: dict[str, np.ndarray]) -> Weights:
+    """The weight tree over named host arrays, each of which is dropped as soon as it is on the device."""
+
+    def fill(place: Place, param: Param) -> Matrix:
+        name = _name(place)
+        values = jnp.asarray(arrays.pop(name))
+        if param_dtype(param, weight_dtype) != jnp.int8:
+            return values
+        return Int8Matrix(values, jnp.asarray(arrays.pop(name + _SCALES)))
+
+    return _place(cfg, fill)
 
 
 def _params(cfg: DecoderConfig) -> Mapping[Place, Param]:
@@ -174,10 +202,6 @@ def _place(cfg: DecoderConfig, fill: Callable[[Place, Param], Any]) -> Weights:
     )
 
 
-def _is_bf16(param: Param, weight_dtype: jnp.dtype) -> bool:
-    return param_dtype(param, weight_dtype) == jnp.dtype(jnp.bfloat16)
-
-
 def _name(place: Place) -> str:
     field, layer = place
     return field if layer is None else f"layers.{layer}.{field}"
@@ -185,6 +209,6 @@ def _name(place: Place) -> str:
 
 def _cache_key(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype) -> str:
     shapes = map_params(lambda p: (p.shape, str(param_dtype(p, weight_dtype))), declare(cfg))
-    source = Path(assemble_module.__file__).read_text()
-    text = "\n".join([checkpoint.fingerprint, checkpoint.format, repr(jax.tree.leaves(shapes)), source])
+    sources_used = [Path(module.__file__ or "").read_text() for module in (assemble_module, reference)]
+    text = "\n".join([checkpoint.fingerprint, checkpoint.format, repr(jax.tree.leaves(shapes)), *sources_used])
     return hashlib.sha256(text.encode()).hexdigest()

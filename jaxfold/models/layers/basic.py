@@ -1,21 +1,10 @@
-"""Products, norms and activations. Rows stand in axis 0 and never mix."""
+"""Norms and activations. Rows stand in axis 0 and never mix."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.ordered import ordered_mean
-
-
-def linear(x: jax.Array, weight: jax.Array, compute: str) -> jax.Array:
-    """`x` float[rows, in] times `weight` float[out, in], both as `compute` dtype: float32[rows, out].
-
-    Never called with one row: a lone row takes another code path in the compiler, with other bits.
-    """
-    dtype = jnp.dtype(compute)
-    return lax.dot_general(
-        x.astype(dtype), weight.astype(dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-    )
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

@@ -9,14 +9,15 @@ from quart import has_request_context
 from quart import request
 from quart import websocket
 
+from jaxfold.api.admission import admit_all
 from jaxfold.api.chat import chat_routes
 from jaxfold.api.completions import completion_routes
 from jaxfold.api.connection import ConnectionGuard
-from jaxfold.api.errors import as_api_error
+from jaxfold.api.formats import format_of
 from jaxfold.api.health import health_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
-from jaxfold.api.wire import error_response
+from jaxfold.api.wire import json_response
 from jaxfold.chat.service import ChatService
 
 STATE_KEY = "jaxfold"
@@ -42,6 +43,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(chat_routes(state))
     app.register_blueprint(completion_routes(state))
     app.register_error_handler(Exception, _on_error)
+    admit_all(app, state)
     app.asgi_app = ConnectionGuard(app.asgi_app, state)  # type: ignore[assignment, method-assign]
     logging.getLogger("quart.app").setLevel(logging.CRITICAL)
     return app
@@ -57,4 +59,6 @@ async def _on_error(error: Exception) -> Response:
     # A WebSocket handshake is refused through here too, and has no request.
     path = request.path if has_request_context() else websocket.path
     field: Any = "prompt" if path.endswith("/completions") and not path.endswith("/chat/completions") else "messages"
-    return error_response(as_api_error(error, path=path, context_param=field))
+    style = format_of(path)
+    answer = style.translate(error, path=path, context_param=field)
+    return json_response(style.body(answer), answer.status, answer.headers)

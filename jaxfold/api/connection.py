@@ -18,6 +18,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from jaxfold.api.errors import printable
+from jaxfold.api.keys import UNAUTHENTICATED
 from jaxfold.api.state import ServerState
 
 Scope = MutableMapping[str, Any]
@@ -45,11 +46,16 @@ class Cancellable(Protocol):
 
 
 class Exchange:
-    """One request and its response. Found by handlers under `scope[SCOPE_KEY]`."""
+    """One request and its response. Found by handlers under `scope[SCOPE_KEY]`.
+
+    `route` is the name of the route in metrics, `key` the label of the request's API key; both are set on its way in.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, state: ServerState) -> None:
         self.started = time.perf_counter()
         self.status = 0
+        self.route = "unknown"
+        self.key: str | None = None
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -81,11 +87,16 @@ class Exchange:
         self._state.done_generating(self)
         if self._left and not self._response_over:
             self._state.metrics.client_disconnections += 1
+        keyed = self._state.settings.keys.required
+        label = (self.key or UNAUTHENTICATED) if keyed else None
+        if self.status >= 200:
+            self._state.metrics.count(self.route, self.status, label)
         path, method = self._scope["path"], self._scope["method"]
         if self.status < 400 and method in ("GET", "HEAD") and path.removeprefix("/v1") in QUIET_PATHS:
             return
         status = str(self.status) if self._response_over else f"{self.status} (client left)"
-        access_log.info("%s %s %s %.3f s", method, printable(path), status, self.elapsed())
+        who = f" key={label}" if keyed else ""
+        access_log.info("%s %s %s %.3f s%s", method, printable(path), status, self.elapsed(), who)
 
     async def receive(self) -> Message:
         """The server's next event, with what the handler must not see left out."""

@@ -4,7 +4,9 @@ from typing import Any
 
 from quart import Blueprint
 from quart import Response
+from quart import request
 
+from jaxfold.api.connection import exchange_of
 from jaxfold.api.errors import ApiError
 from jaxfold.api.errors import printable
 from jaxfold.api.errors import unavailable
@@ -21,7 +23,10 @@ def health_routes(state: ServerState) -> Blueprint:
     @routes.get("/health")
     @routes.get("/v1/health")
     async def health() -> Response:
-        return json_response(_health(state))
+        full = _health(state)
+        if state.settings.keys.required and exchange_of(request.scope).key is None:
+            full = {"status": full["status"]}
+        return json_response(full)
 
     @routes.get("/health/live")
     async def live() -> Response:

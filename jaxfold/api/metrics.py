@@ -1,7 +1,8 @@
 """The /metrics page. Engine counters are read when the page is asked for; times of requests are observed as they end.
 
 Every family stands under `jaxfold:`. Where vLLM has a name for the same thing it is repeated with the same values, so
-that a dashboard made for vLLM fills when its prefix is swapped. What the engine does not count is left out.
+that a dashboard made for vLLM fills when its prefix is swapped. What cannot be counted is left out: the draft counters
+until something has drafted, the cache and the queue while there is no engine.
 """
 
 from bisect import bisect_left
@@ -25,6 +26,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "jaxfold:"
 BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of every histogram, in seconds."""
+MAX_SERIES = 5000
+"""Samples of requests_total with names of their own; what comes later is counted under the key "other"."""
+OTHER_KEY = "other"
 
 
 class Histogram:
@@ -58,12 +62,22 @@ class Metrics(Collector):
         self._first_token = Histogram()
         self._decode = Histogram()
         self._prefill = Histogram()
+        self._queue = Histogram()
+        self._requests: dict[tuple[str, int, str | None], int] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def count(self, route: str, status: int, key: str | None) -> None:
+        """Note an answer: the name of its route, its HTTP status and its key's label (None: no keys are configured)."""
+        series = (route, status, key)
+        if series not in self._requests and len(self._requests) >= MAX_SERIES:
+            series = (route, status, None if key is None else OTHER_KEY)
+        self._requests[series] = self._requests.get(series, 0) + 1
 
     def observe(self, stats: RequestStats, latency_s: float) -> None:
         """Note a request that finished as asked; `latency_s` runs from its arrival to its last token."""
         self._latency.observe(latency_s)
+        self._queue.observe(stats.queue_s)
         self._prefill.observe(stats.prefill_s)
         if stats.completion_tokens:
             self._decode.observe(stats.decode_s)
@@ -83,9 +97,18 @@ class Metrics(Collector):
             yield from _kv_usage(snapshot)
             yield from _counters(snapshot)
         yield from self._histograms()
+        yield self._requests_total()
         yield _counter(
             "client_disconnections", "Requests whose client left before the response ended", self.client_disconnections
         )
+
+    def _requests_total(self) -> Metric:
+        keyed = any(key is not None for _, _, key in self._requests)
+        labels = ["route", "status", *(["key"] if keyed else [])]
+        family = CounterMetricFamily(PREFIX + "requests", "Answers by route, status and key", labels=labels)
+        for (route, status, key), number in sorted(self._requests.items(), key=str):
+            family.add_metric([route, str(status), *([key or ""] if keyed else [])], number)
+        return family
 
     def _histograms(self) -> Iterator[Metric]:
         table: Sequence[tuple[Histogram, str, Sequence[str]]] = (
@@ -103,6 +126,11 @@ class Metrics(Collector):
                 self._decode,
                 "Seconds of a request's decoding",
                 ("request_decode_seconds", "request_decode_time_seconds"),
+            ),
+            (
+                self._queue,
+                "Seconds that a request waited for a lane",
+                ("request_queue_seconds", "request_queue_time_seconds"),
             ),
             (
                 self._prefill,
@@ -140,19 +168,19 @@ def _kv_usage(snapshot: EngineSnapshot) -> Iterator[Metric]:
 
 
 def _counters(snapshot: EngineSnapshot) -> Iterator[Metric]:
-    drafted, accepted = snapshot.drafted_total, snapshot.accepted_total
-    table: Sequence[tuple[str, str, float]] = (
+    table: list[tuple[str, str, float]] = [
         ("prompt_tokens", "Prompt tokens of finished requests", snapshot.prompt_tokens_total),
         ("prompt_tokens_cached", "Prompt tokens found in the prefix cache", snapshot.cached_tokens_total),
         ("generation_tokens", "Reply tokens of finished requests", snapshot.completion_tokens_total),
         ("decode_rounds", "Decode rounds", snapshot.rounds_total),
-        ("mtp_drafted", "Draft tokens proposed, by whatever method", drafted),
-        ("spec_decode_num_draft_tokens", "Draft tokens proposed, by whatever method", drafted),
-        ("mtp_accepted", "Draft tokens accepted", accepted),
-        ("spec_decode_num_accepted_tokens", "Draft tokens accepted", accepted),
         ("preemptions", "Replies that were taken off their lane and replayed", snapshot.preemptions_total),
         ("compiles_after_ready", "Programs compiled after the server said ready", snapshot.compiles_after_ready),
-    )
+    ]
+    if drafted := snapshot.drafted_total:
+        for name in ("mtp_drafted", "spec_decode_num_draft_tokens"):
+            table.append((name, "Draft tokens proposed, by whatever method", drafted))
+        for name in ("mtp_accepted", "spec_decode_num_accepted_tokens"):
+            table.append((name, "Draft tokens accepted", snapshot.accepted_total))
     for name, documentation, value in table:
         yield _counter(name, documentation, value)
 

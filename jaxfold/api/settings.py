@@ -1,11 +1,32 @@
 """What the HTTP layer is told by the command line. Nothing here changes while the server runs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
+from pathlib import Path
 
+from jaxfold.api.keys import KeyRing
+from jaxfold.api.origins import BrowserRules
 from jaxfold.runtime.api import SamplingParams
 
 MEBIBYTE = 1 << 20
+Puller = Callable[[str, Callable[[str], None]], None]
+"""Fetches a model by its name in the catalogue, telling a function of each step. Blocks; raises with one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """The checkpoint on disk, for the lists of models. `modified` is in seconds since 1970.
+
+    `quantisation` is the stored type of most of its numbers, and `parameters` how many they are.
+    """
+
+    path: Path
+    size: int
+    modified: float
+    format: str
+    quantisation: str
+    parameters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +38,17 @@ class ApiSettings:
         aliases: further ids that are served by the same checkpoint and listed beside it.
         strict_model: an id that is not served is 404 (`model_not_found`) instead of being served leniently.
         default_sampling: what a request that names no value gets: generation_config.json overlaid by flags.
+        sampling_set: the fields of `default_sampling` that one of these two set; the routes under /api have defaults
+            of their own for the others.
+        model_file: the checkpoint, once it is loaded.
+        puller: how /api/pull fetches a model; None answers 403.
         max_body_mb: largest JSON body in MiB; more is 413 while it is being read.
         body_timeout_s: seconds that a client has to send a whole body; more is 408.
         send_timeout_s: seconds that a client may leave one write of its reply unread before it counts as gone.
         keep_alive_s: seconds an idle connection is kept; also the limit for one whole request header.
+        keys: the API keys that requests need. The ring itself looks after a key file that is replaced.
+        metrics_open: /metrics needs no key.
+        browsers: which web pages may use the server, and under which names.
         drain_seconds: seconds that running replies get to finish after SIGTERM or SIGINT.
     """
 
@@ -28,6 +56,12 @@ class ApiSettings:
     aliases: tuple[str, ...] = ()
     strict_model: bool = False
     default_sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling_set: frozenset[str] = frozenset()
+    model_file: ModelFile | None = None
+    puller: Puller | None = None
+    keys: KeyRing = field(default_factory=KeyRing)
+    metrics_open: bool = False
+    browsers: BrowserRules = field(default_factory=BrowserRules)
     max_body_mb: float = 64
     body_timeout_s: float = 60
     send_timeout_s: float = 300

@@ -29,9 +29,25 @@ class ServerState:
         self.metrics = Metrics(self.engine)
         self.created = int(time.time())
         self.draining = False
+        self._pages = {"/"}
+        self._page_folders: tuple[str, ...] = ()
         self._generating: set[Generating] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def add_page(self, path: str) -> None:
+        """Let GET and HEAD of `path`, or of all below it if it ends with a slash, pass without a key.
+
+        For the files of a web page only: a browser cannot send a key with the address that its user types.
+        """
+        if path.endswith("/") and path != "/":
+            self._page_folders += (path,)
+        else:
+            self._pages.add(path)
+
+    def is_page(self, path: str) -> bool:
+        """Whether `path` is one of the open files of a web page."""
+        return path in self._pages or path.startswith(self._page_folders)
 
     def engine(self) -> Engine | None:
         """The engine, once there is one."""

@@ -1,13 +1,9 @@
-"""Health, models and metrics: what they say, and that it agrees with what was served."""
+"""Health and models: what they say, and that it agrees with what was served."""
 
-import math
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from jaxfold.api.app import create_app
-from jaxfold.api.settings import ApiSettings
 from tests.api.harness import CHAT
 from tests.api.harness import MODEL
 from tests.api.harness import Server
@@ -15,45 +11,15 @@ from tests.api.harness import chat_body
 from tests.api.harness import reply_ids
 from tests.api.harness import running
 from tests.api.harness import wait_until
+from tests.api.scrape import samples
 from tests.api.sse import Stream
 from tests.scripted_engine import ScriptedEngine
-
-TWINS = {
-    "requests_running": "num_requests_running",
-    "requests_waiting": "num_requests_waiting",
-    "mtp_drafted_total": "spec_decode_num_draft_tokens_total",
-    "mtp_accepted_total": "spec_decode_num_accepted_tokens_total",
-    "request_latency_seconds": "e2e_request_latency_seconds",
-    "request_decode_seconds": "request_decode_time_seconds",
-    "request_prefill_seconds": "request_prefill_time_seconds",
-}
-BUCKETS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, math.inf]
 
 
 @pytest.fixture
 def fresh() -> Iterator[Server]:
     with running(ScriptedEngine(reply_ids("hello")), aliases=("other",)) as server:
         yield server
-
-
-def samples(server: Server) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Every sample of the page by its name without the prefix."""
-    answer = server.get("/metrics")
-    assert answer.status == 200
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(answer.body.decode()):
-        assert family.name.startswith("jaxfold:")
-        assert family.documentation
-        for sample in family.samples:
-            found.setdefault(sample.name.removeprefix("jaxfold:"), []).append((sample.labels, sample.value))
-    return found
-
-
-def value(server: Server, name: str) -> float:
-    ((labels, number),) = samples(server)[name]
-    assert labels == {}
-    return number
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/health", "/health/", "/health?reset=1", "//health"])
@@ -151,56 +117,6 @@ def test_an_unknown_model(fresh: Server) -> None:
     answer = fresh.get("/v1/models/nope")
     assert (answer.status, answer.error["code"], answer.error["param"]) == (404, "model_not_found", "model")
     assert "nope" in answer.error["message"]
-
-
-def test_every_twin_has_the_same_samples(fresh: Server) -> None:
-    fresh.works()
-    found = samples(fresh)
-    for name, twin in TWINS.items():
-        suffixes = ("_bucket", "_sum", "_count") if name.endswith("_seconds") else ("",)
-        for suffix in suffixes:
-            assert found[name + suffix] == found[twin + suffix]
-    pools = [(labels["pool"], part) for labels, part in found["kv_cache_usage_ratio"]]
-    assert pools == [(labels["stream"], part) for labels, part in found["kv_cache_usage_perc"]]
-    assert pools[0][0] == "all"
-
-
-def test_counters_move_with_requests(fresh: Server) -> None:
-    fresh.engine.cached_tokens = 3
-    for _ in range(3):
-        fresh.works()
-    health = fresh.get("/health").json
-    assert value(fresh, "generation_tokens_total") == health["completion_tokens_total"] == 12
-    assert value(fresh, "prompt_tokens_total") == health["prompt_tokens_total"]
-    assert value(fresh, "prompt_tokens_cached_total") == 9
-    assert value(fresh, "requests_running_max") == 8
-    assert value(fresh, "decode_rounds_total") == health["rounds_total"]
-    assert value(fresh, "client_disconnections_total") == 0
-    assert value(fresh, "preemptions_total") == 0
-    for name in ("request_latency_seconds", "time_to_first_token_seconds", "request_decode_seconds"):
-        assert value(fresh, f"{name}_count") == 3
-        buckets = samples(fresh)[f"{name}_bucket"]
-        assert [float(labels["le"]) for labels, _ in buckets] == BUCKETS
-        counts = [count for _, count in buckets]
-        assert counts == sorted(counts) and counts[-1] == 3
-
-
-def test_cancelled_requests_are_no_samples(fresh: Server) -> None:
-    fresh.engine.hang = True
-    fresh.engine.script = ()
-    stream = Stream(fresh.port, CHAT, chat_body())
-    stream.close()
-    assert fresh.engine.wait_idle()
-    fresh.engine.hang = False
-    wait_until(lambda: value(fresh, "client_disconnections_total") == 1)
-    assert value(fresh, "request_latency_seconds_count") == 0
-
-
-def test_two_applications_share_no_metrics() -> None:
-    first, second = (create_app(None, ApiSettings(model="m")) for _ in range(2))
-    assert first.extensions["jaxfold"].metrics is not second.extensions["jaxfold"].metrics
-    first.extensions["jaxfold"].metrics.client_disconnections = 5
-    assert b"disconnections_total 0.0" in second.extensions["jaxfold"].metrics.page()
 
 
 def test_quiet_paths_are_not_logged(fresh: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from werkzeug.datastructures import Headers
+
 from jaxfold.api.errors import ApiError
 from jaxfold.api.errors import printable
 
@@ -85,7 +87,7 @@ def cors_headers(origin: str) -> Mapping[str, str]:
     return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSED}
 
 
-def preflight_headers(asked: Mapping[str, str]) -> Mapping[str, str]:
+def preflight_headers(asked: Headers) -> Mapping[str, str]:
     """What the answer to an allowed preflight says, by the preflight's own headers."""
     headers = {"Access-Control-Allow-Methods": METHODS, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS)}
     names = asked.get("Access-Control-Request-Headers", "")

@@ -102,7 +102,7 @@ class Programs:
         self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
     ) -> int:
         """Compile everything (or load it from the cache directory). Returns how many were compiled afresh."""
-        whole, head = repr((self.cfg, self.table, _shapes(cache))), repr((_shapes(_head(weights)), _shapes(state)))
+        whole, head = repr((self.cfg, self.table, _shapes(weights), _shapes(cache))), repr((_shapes(_head(weights)), _shapes(state)))
         # A draw depends on little of the model, so models that differ elsewhere share it.
         head += repr((self.cfg.compute_dtype, self.cfg.logit_soft_cap, self.cfg.norm_eps))
         jobs = [(str(shape), whole, self._step_job(shape, weights, cache, state)) for shape in self.table.steps]

@@ -139,18 +139,28 @@ def check_known_fields(body: Mapping[str, Any], route: Route) -> None:
     Raises:
         RequestError: 400 with the first such field as `param`.
     """
-    refused = REFUSED[route]
+    check_fields(body, REFUSED[route], INERT)
+
+
+def check_fields(
+    body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]], inert: Mapping[str, tuple[type, ...]]
+) -> None:
+    """The same for any route's tables."""
     for name, value in body.items():
         if value is None:
             continue
         if name in refused and not any(_same(value, harmless) for harmless in refused[name]):
             raise RequestError(f"{name} with this value is not supported by this server", param=name)
-        if name in INERT and not isinstance(value, INERT[name]):
-            kinds = " or ".join(_KIND_NAMES[kind] for kind in INERT[name])
+        if name in inert and (
+            not isinstance(value, inert[name]) or (isinstance(value, bool) and bool not in inert[name])
+        ):
+            kinds = " or ".join(_KIND_NAMES[kind] for kind in inert[name])
             raise RequestError(f"{name} must be {kinds}, or null", param=name)
 
 
-_KIND_NAMES: Mapping[type, str] = MappingProxyType({str: "a string", dict: "an object", bool: "true or false"})
+_KIND_NAMES: Mapping[type, str] = MappingProxyType(
+    {str: "a string", dict: "an object", list: "a list", int: "an integer", bool: "true or false"}
+)
 
 
 def _same(value: Any, harmless: Any) -> bool:

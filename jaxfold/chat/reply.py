@@ -16,6 +16,9 @@ from jaxfold.chat.types import GenerationError
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import ReplyEvent
 from jaxfold.chat.types import TextDelta
+from jaxfold.chat.types import ToolCallDelta
+from jaxfold.chat.types import ToolCallStart
+from jaxfold.chat.types import WrittenCall
 from jaxfold.runtime.api import Engine
 from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import Failed
@@ -36,6 +39,7 @@ class Collected:
     text: str
     reasoning: str
     finish: Finish
+    tool_calls: tuple[WrittenCall, ...] = ()
 
 
 class Inbox:
@@ -130,17 +134,25 @@ class Reply:
         """
         texts: list[str] = []
         reasonings: list[str] = []
+        starts: list[ToolCallStart] = []
+        arguments: list[list[str]] = []
         finish: Finish | None = None
         async for event in self:
             match event:
                 case TextDelta():
                     texts.append(event.text)
+                case ToolCallStart():
+                    starts.append(event)
+                    arguments.append([])
+                case ToolCallDelta():
+                    arguments[event.index].append(event.arguments)
                 case ReasoningDelta():
                     reasonings.append(event.text)
                 case Finish():
                     finish = event
         assert finish is not None  # the iteration ends with it, or raises
-        return Collected("".join(texts), "".join(reasonings), finish)
+        written = (WrittenCall(one.id, one.name, "".join(arguments[one.index])) for one in starts)
+        return Collected("".join(texts), "".join(reasonings), finish, tuple(written))
 
     def __aiter__(self) -> AsyncGenerator[ReplyEvent, None]:
         if self._read:

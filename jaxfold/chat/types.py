@@ -1,5 +1,6 @@
 """The one internal request that every protocol produces and the events that every protocol renders. No HTTP, no JAX."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
@@ -79,7 +80,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation to continue. `tools` are the raw function definitions, for the template."""
+    """A conversation to continue. `tools` are the function definitions that are offered: the template shows them, and
+    calls of them are read out of the reply, at most one of them without `parallel_tool_calls`.
+    """
 
     messages: tuple[Message, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -90,6 +93,7 @@ class ChatRequest:
     background: bool = False
     draft: bool = True
     cache_salt: str = ""
+    parallel_tool_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,24 @@ class ToolCallDelta:
     index: int
     arguments: str
     token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    """A call of a whole reply. `arguments` is the JSON of an object, or the start of one if the reply broke off."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def decoded(self) -> Mapping[str, Any]:
+        """The arguments; {"_raw": text} where they are no JSON object, as `ToolCall` keeps them in a history."""
+        try:
+            value = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            value = None
+        return value if isinstance(value, dict) else {"_raw": self.arguments}
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,10 +155,10 @@ def _tool_call(raw: Any, path: str) -> ToolCall:
         raise RequestError(
             f"{path}.function.arguments must be a JSON string or an object", param=f"{path}.function.arguments"
         )
-    return ToolCall(id=string(raw, "id", path=f"{path}.id") or "", name=name, arguments=_arguments(arguments))
+    return ToolCall(id=string(raw, "id", path=f"{path}.id") or "", name=name, arguments=read_arguments(arguments))
 
 
-def _arguments(raw: str | dict[str, Any] | None) -> Mapping[str, Any]:
+def read_arguments(raw: str | dict[str, Any] | None) -> Mapping[str, Any]:
     """History is data: arguments that are no JSON object stay as text, so that one bad call cannot end a session."""
     if isinstance(raw, dict):
         return raw

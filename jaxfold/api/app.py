@@ -15,8 +15,14 @@ from jaxfold.api.completions import completion_routes
 from jaxfold.api.connection import ConnectionGuard
 from jaxfold.api.formats import format_of
 from jaxfold.api.health import health_routes
+from jaxfold.api.ollama import ollama_routes
+from jaxfold.api.ollama_models import ollama_model_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
+from jaxfold.api.uploads import use_uploads
+from jaxfold.api.uploads_store import Uploads
+from jaxfold.api.webui import Page
+from jaxfold.api.webui import webui_routes
 from jaxfold.api.wire import json_response
 from jaxfold.chat.service import ChatService
 
@@ -42,6 +48,12 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(health_routes(state))
     app.register_blueprint(chat_routes(state))
     app.register_blueprint(completion_routes(state))
+    uploads = None if settings.uploads is None else Uploads(settings.uploads)
+    page = Page(state, uploads)
+    app.register_blueprint(ollama_routes(state, page.answer))
+    app.register_blueprint(ollama_model_routes(state))
+    app.register_blueprint(webui_routes(state, page))
+    use_uploads(app, state, uploads)
     app.register_error_handler(Exception, _on_error)
     admit_all(app, state)
     app.asgi_app = ConnectionGuard(app.asgi_app, state)  # type: ignore[assignment, method-assign]

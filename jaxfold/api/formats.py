@@ -70,7 +70,7 @@ ANTHROPIC = ErrorFormat("anthropic", _anthropic_body, MappingProxyType({429: 529
 OLLAMA = ErrorFormat("ollama", lambda error: {"error": error.message}, MappingProxyType({429: 503}))
 
 FORMATS: tuple[tuple[re.Pattern[str], ErrorFormat], ...] = (
-    (re.compile(r"/api(/.*)?"), OLLAMA),
+    (re.compile(r"/(api|uploads)(/.*)?"), OLLAMA),
     (re.compile(r"(/anthropic)?(/v1)?/messages(/.*)?"), ANTHROPIC),
 )
 """The first pattern that matches a whole path gives its format; every other path has OpenAI's."""

@@ -7,18 +7,20 @@ from pathlib import Path
 
 from jaxfold.api.keys import KeyRing
 from jaxfold.api.origins import BrowserRules
+from jaxfold.api.uploads_store import UploadSettings
 from jaxfold.runtime.api import SamplingParams
 
 MEBIBYTE = 1 << 20
 Puller = Callable[[str, Callable[[str], None]], None]
-"""Fetches a model by its name in the catalogue, telling a function of each step. Blocks; raises with one sentence."""
+"""Fetches a model by its name in the catalogue and tells a function of each step. Blocks; refuses with RequestError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
     """The checkpoint on disk, for the lists of models. `modified` is in seconds since 1970.
 
-    `quantisation` is the stored type of most of its numbers, and `parameters` how many they are.
+    `quantisation` is the stored type of most of its numbers, and `parameters` how many they are. `context` is the
+    window that the model was made for, None where the file does not say.
     """
 
     path: Path
@@ -27,6 +29,7 @@ class ModelFile:
     format: str
     quantisation: str
     parameters: int
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class ApiSettings:
             of their own for the others.
         model_file: the checkpoint, once it is loaded.
         puller: how /api/pull fetches a model; None answers 403.
+        uploads: where uploaded files go; None takes none.
+        webui: `/` is the page; else it is the health JSON.
         max_body_mb: largest JSON body in MiB; more is 413 while it is being read.
         body_timeout_s: seconds that a client has to send a whole body; more is 408.
         send_timeout_s: seconds that a client may leave one write of its reply unread before it counts as gone.
@@ -59,6 +64,8 @@ class ApiSettings:
     sampling_set: frozenset[str] = frozenset()
     model_file: ModelFile | None = None
     puller: Puller | None = None
+    uploads: UploadSettings | None = None
+    webui: bool = True
     keys: KeyRing = field(default_factory=KeyRing)
     metrics_open: bool = False
     browsers: BrowserRules = field(default_factory=BrowserRules)

@@ -10,6 +10,7 @@ from quart import request
 from quart import websocket
 
 from jaxfold.api.admission import admit_all
+from jaxfold.api.anthropic import anthropic_routes
 from jaxfold.api.chat import chat_routes
 from jaxfold.api.completions import completion_routes
 from jaxfold.api.connection import ConnectionGuard
@@ -48,6 +49,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(health_routes(state))
     app.register_blueprint(chat_routes(state))
     app.register_blueprint(completion_routes(state))
+    app.register_blueprint(anthropic_routes(state))
     uploads = None if settings.uploads is None else Uploads(settings.uploads)
     page = Page(state, uploads)
     app.register_blueprint(ollama_routes(state, page.answer))

@@ -4,13 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
+from typing import Literal
 
 from jaxfold.api.keys import KeyRing
 from jaxfold.api.origins import BrowserRules
+from jaxfold.api.response_store import StoreSettings
 from jaxfold.api.uploads_store import UploadSettings
+from jaxfold.chat.types import Overflow
 from jaxfold.runtime.api import SamplingParams
 
 MEBIBYTE = 1 << 20
+HostedTools = Literal["reject", "drop"]
 Puller = Callable[[str, Callable[[str], None]], None]
 """Fetches a model by its name in the catalogue and tells a function of each step. Blocks; refuses with RequestError."""
 
@@ -55,6 +59,12 @@ class ApiSettings:
         metrics_open: /metrics needs no key.
         browsers: which web pages may use the server, and under which names.
         drain_seconds: seconds that running replies get to finish after SIGTERM or SIGINT.
+        messages_overflow: what becomes of a `max_tokens` above the room on Messages, whose agents ask for far more
+            than they need; on the other routes the chat service's own setting counts.
+        default_is_rest: a Responses request without a limit gets the rest of the context, since clients of that
+            protocol take a reply that was cut for a failure.
+        hosted_tools: what becomes of a Responses request that offers tools which OpenAI's servers would run.
+        responses: how many replies are kept for `previous_response_id`, and where.
     """
 
     model: str
@@ -74,6 +84,10 @@ class ApiSettings:
     send_timeout_s: float = 300
     keep_alive_s: float = 75
     drain_seconds: float = 30
+    messages_overflow: Overflow = "clamp"
+    default_is_rest: bool = True
+    hosted_tools: HostedTools = "reject"
+    responses: StoreSettings = field(default_factory=StoreSettings)
 
     @property
     def max_body_bytes(self) -> int:

@@ -140,22 +140,28 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], tuple[int, ...]]:
     try:
         # Without O_NONBLOCK the name of a pipe would stop the server.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            _check_file(path, status)
+            data = os.read(descriptor, MAX_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise KeySourceError(f"the key file {path} cannot be read: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise KeySourceError(f"the key file {path} is not an ordinary file")
-        if status.st_mode & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
-            raise KeySourceError(f"the key file {path} has mode {mode:04o}, but only its owner may use it: chmod 600")
-        if status.st_size > MAX_FILE_BYTES:
-            raise KeySourceError(f"the key file {path} is larger than {MAX_FILE_BYTES >> 10} KiB")
-        data = file.read(MAX_FILE_BYTES + 1)
     try:
         return parse_keys(data), _signature(status)
     except KeySourceError as error:
         raise KeySourceError(f"the key file {path}: {error}") from None
+
+
+def _check_file(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeySourceError(f"the key file {path} is not an ordinary file")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        raise KeySourceError(f"the key file {path} has mode {mode:04o}, but only its owner may use it: chmod 600")
+    if status.st_size > MAX_FILE_BYTES:
+        raise KeySourceError(f"the key file {path} is larger than {MAX_FILE_BYTES >> 10} KiB")
 
 
 def parse_keys(data: bytes) -> tuple[Key, ...]:

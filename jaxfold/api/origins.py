@@ -27,7 +27,8 @@ EXPOSED = "Retry-After, WWW-Authenticate"
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~ ,-]{1,4096}")
-_PORT = re.compile(r":[0-9]*$")
+_BRACKETED = re.compile(r"\[([^\]]*)\](:[0-9]*)?")
+_PLAIN = re.compile(r"([^:]*)(:[0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,9 @@ def preflight_headers(asked: Headers) -> Mapping[str, str]:
 
 def host_name(host: str) -> str:
     """The name in a Host header: no port, no brackets, no dot at the end, in lower case."""
-    return _PORT.sub("", host.strip().lower()).strip("[]").removesuffix(".")
+    host = host.strip().lower()
+    found = _BRACKETED.fullmatch(host) or _PLAIN.fullmatch(host)
+    return (found.group(1) if found else host).removesuffix(".")
 
 
 def normal_origin(origin: str) -> str:

@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import dataclasses
 import faulthandler
-import ipaddress
 import json
 import logging
 import os
 import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
 from typing import Any
 
 import click
@@ -25,11 +25,18 @@ from jaxfold.cli.parameters import model_argument
 from jaxfold.cli.progress import Steps
 from jaxfold.cli.progress import configure_logging
 from jaxfold.cli.sampling_flags import sampling_flags
+from jaxfold.cli.serve_flags import access_flags
 from jaxfold.cli.serve_flags import address_flags
+from jaxfold.cli.serve_flags import browser_rules
+from jaxfold.cli.serve_flags import key_ring
 from jaxfold.cli.serve_flags import limit_flags
 from jaxfold.cli.serve_flags import name_flags
 from jaxfold.cli.serve_flags import reply_flags
 from jaxfold.runtime.api import Engine
+
+if TYPE_CHECKING:
+    from jaxfold.api.keys import KeyRing
+    from jaxfold.api.origins import BrowserRules
 
 HEALTH_PERIOD_S = 1.0
 """How often the command looks whether the engine has given up."""
@@ -45,6 +52,7 @@ Examples:
 )
 @model_argument
 @address_flags
+@access_flags
 @name_flags
 @reply_flags
 @sampling_flags
@@ -57,9 +65,12 @@ def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int
 
     The port is taken before the model is loaded; /health tells when it is ready.
     """
+    from jaxfold.api.origins import is_loopback
+
     configure_logging(log_level)
-    server = _Server(model, flags)
-    if not is_loopback(host):
+    keys = key_ring(click.get_current_context(), flags)
+    server = _Server(model, flags, keys, browser_rules(host, flags))
+    if not is_loopback(host) and not keys.required:
         click.echo(f"jaxfold: warning: {host} can be reached from other machines, and no key protects it", err=True)
     _operator_signals()
     code = asyncio.run(server.run(host, port))
@@ -73,7 +84,10 @@ def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int
 
 
 def _operator_signals() -> None:
-    """SIGUSR1 writes every thread's stack to stderr; SIGHUP (a terminal that closed) leaves the server running."""
+    """SIGUSR1 writes every thread's stack to stderr; SIGHUP (a terminal that closed) leaves the server running.
+
+    With a key file SIGHUP also reads it again, from when the server listens (`_Server._listening`).
+    """
     if hasattr(signal, "SIGUSR1"):
         # The process's own stderr: what stands in for it may have no file descriptor to write to in a handler.
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True)
@@ -83,7 +97,7 @@ def _operator_signals() -> None:
 class _Server:
     """One run of the command. The loader has its own thread, so that /health answers meanwhile."""
 
-    def __init__(self, model: str, flags: dict[str, Any]) -> None:
+    def __init__(self, model: str, flags: dict[str, Any], keys: "KeyRing", browsers: "BrowserRules") -> None:
         # These bring Quart and Hypercorn, which `jaxfold --help` does without.
         from jaxfold.api.app import create_app
         from jaxfold.api.server import Shutdown
@@ -101,7 +115,11 @@ class _Server:
             strict_model=flags["strict_model"],
             max_body_mb=flags["max_body_mb"],
             drain_seconds=flags["drain_seconds"],
+            keys=keys,
+            metrics_open=flags["metrics_open"],
+            browsers=browsers,
         )
+        self._keys = keys
         self._app = create_app(None, settings)
         self._shutdown = Shutdown()
         self._started: Any = None
@@ -137,6 +155,10 @@ class _Server:
     def _listening(self, host: str, port: int) -> None:
         self._url = url_of(host, port)
         click.echo(f"listening on {self._url}; {self._url}/health tells when the model is ready")
+        if hasattr(signal, "SIGHUP"):
+            # Outside the main thread (tests) there are no signals to handle.
+            with contextlib.suppress(ValueError, RuntimeError):
+                self._loop.add_signal_handler(signal.SIGHUP, self._keys.reload)
         self.loader.start()
 
     def _load(self) -> None:
@@ -185,16 +207,6 @@ class _Server:
             await asyncio.sleep(HEALTH_PERIOD_S)
         self._error = RuntimeError("the engine stopped after several failed steps in a row; see the log above")
         self._shutdown.ask()
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach a server that listens there."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def url_of(host: str, port: int) -> str:

@@ -1,17 +1,28 @@
-"""The options of `jaxfold serve` that are not the engine's: address, names, replies, limits."""
+"""The options of `jaxfold serve` that are not the engine's: address, access, names, replies, limits."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
 from typing import Final
 
 import click
 
+from jaxfold.cli.environment import variable_of
+from jaxfold.cli.errors import CliError
 from jaxfold.cli.parameters import Decorator
 from jaxfold.cli.parameters import ModelId
 from jaxfold.cli.parameters import Real
 from jaxfold.cli.parameters import option
 from jaxfold.cli.parameters import options
 
+if TYPE_CHECKING:
+    from jaxfold.api.keys import KeyRing
+    from jaxfold.api.origins import BrowserRules
+
 ADDRESS: Final = "Address"
+ACCESS: Final = "Access"
 NAMES: Final = "Names"
 REPLIES: Final = "Replies"
 LIMITS: Final = "Limits"
@@ -27,6 +38,125 @@ address_flags: Final[Decorator] = options(
         help="Port to listen on; 0 takes a free one.",
     ),
 )
+
+
+class Key(click.ParamType[str]):
+    """An API key. Never shown: what is wrong with one is said without it."""
+
+    name = "key"
+    envvar_list_splitter = ","
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value).strip()
+
+
+class Items(click.ParamType[tuple[str, ...]]):
+    """Words separated by commas."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        words = value if isinstance(value, tuple) else (word.strip() for word in str(value).split(","))
+        return tuple(word for word in words if word)
+
+
+access_flags: Final[Decorator] = options(
+    option(
+        "--api-key",
+        type=Key(),
+        multiple=True,
+        group=ACCESS,
+        help="A key that requests must bring; may be repeated. Other users of the machine can read it in the list of "
+        "processes: a file is better.",
+    ),
+    option(
+        "--api-key-file",
+        type=click.Path(path_type=Path),
+        group=ACCESS,
+        help="A file of keys, one a line as KEY or LABEL: KEY, mode 0600. It may be replaced while the server runs.",
+    ),
+    option("--metrics-open", is_flag=True, default=False, group=ACCESS, help="/metrics needs no key."),
+    option(
+        "--allowed-origins",
+        type=Items(),
+        default="loopback",
+        metavar="LIST",
+        group=ACCESS,
+        help="Web pages that may use the server, as https://example.org,...; loopback: those of this machine; *: all.",
+    ),
+    option(
+        "--allowed-hosts",
+        type=Items(),
+        default="",
+        metavar="LIST",
+        group=ACCESS,
+        show_default="any, on a loopback address only its own names",
+        help="Names under which the server may be reached, as proxy.example,...",
+    ),
+)
+
+
+def key_ring(ctx: click.Context, flags: Mapping[str, Any]) -> "KeyRing":
+    """The keys of the flags, of JAXFOLD_API_KEY and of the file, added up.
+
+    Raises:
+        CliError: one of them cannot be used; the sentence holds no key.
+    """
+    from jaxfold.api.keys import Key as ApiKey
+    from jaxfold.api.keys import KeyRing
+    from jaxfold.api.keys import KeySourceError
+    from jaxfold.api.keys import keys_of
+
+    variable = variable_of("api_key")
+    # click reads the variable only where there is no flag, but the sources add up.
+    from_flags = ctx.get_parameter_source("api_key") is click.core.ParameterSource.COMMANDLINE
+    texts = {"cli": flags["api_key"] if from_flags else (), "env": _variable_keys(variable)}
+    names = {"cli": "--api-key", "env": variable}
+    keys: list[ApiKey] = []
+    for source, values in texts.items():
+        try:
+            keys += keys_of(values, source)
+        except KeySourceError as error:
+            raise CliError(f"{names[source]}: {error}") from None
+    try:
+        return KeyRing(keys, flags["api_key_file"])
+    except KeySourceError as error:
+        raise CliError(str(error)) from None
+
+
+def _variable_keys(variable: str) -> tuple[str, ...]:
+    text = os.environ.get(variable, "")
+    keys = tuple(key.strip() for key in text.split(",") if key.strip())
+    if text and not keys:
+        raise CliError(f"{variable} is set but holds no key")
+    return keys
+
+
+def browser_rules(host: str, flags: Mapping[str, Any]) -> "BrowserRules":
+    """What --allowed-origins and --allowed-hosts ask for, on a server that listens on `host`.
+
+    Raises:
+        CliError: an entry is no origin or no host name.
+    """
+    from jaxfold.api.origins import BrowserRules
+    from jaxfold.api.origins import host_name
+    from jaxfold.api.origins import is_loopback
+    from jaxfold.api.origins import is_origin
+    from jaxfold.api.origins import normal_origin
+
+    for origin in flags["allowed_origins"]:
+        if not is_origin(origin):
+            raise CliError(
+                f"--allowed-origins: {origin!r} is no origin; write https://example.org, loopback, null or *"
+            )
+    for name in flags["allowed_hosts"]:
+        if "/" in name or "@" in name or not name.isprintable() or " " in name:
+            raise CliError(f"--allowed-hosts: {name!r} is no host name")
+    names = tuple(map(host_name, flags["allowed_hosts"]))
+    restricted = bool(names) or is_loopback(host)
+    origins = tuple(map(normal_origin, flags["allowed_origins"]))
+    return BrowserRules((*names, host_name(host)) if restricted else None, origins)
+
 
 name_flags: Final[Decorator] = options(
     option(

@@ -14,7 +14,6 @@ from jaxfold.cli.loading import special_texts
 from jaxfold.cli.models import served_name
 from jaxfold.cli.sampling_flags import default_sampling
 from jaxfold.cli.serve import curl_line
-from jaxfold.cli.serve import is_loopback
 from jaxfold.cli.serve import serve
 from jaxfold.cli.serve import url_of
 from jaxfold.runtime.api import SamplingParams
@@ -152,14 +151,6 @@ def test_served_names(tmp_path: Path) -> None:
 def test_special_texts_are_read_in_both_spellings() -> None:
     config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None, "model_max_length": 8, "x": "y"}
     assert special_texts(config) == {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-@pytest.mark.parametrize(("host", "loopback"), [
-    ("127.0.0.1", True), ("127.8.8.8", True), ("localhost", True), ("::1", True),
-    ("0.0.0.0", False), ("::", False), ("192.168.0.4", False), ("example.com", False),
-])  # fmt: skip
-def test_loopback(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 def test_urls() -> None:

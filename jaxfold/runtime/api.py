@@ -70,7 +70,10 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """What one finished request cost. Times are seconds."""
+    """What one finished request cost. Times are seconds.
+
+    `drafted` tokens were proposed and `accepted` of them kept; `drafts` has both numbers by proposer.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -85,6 +88,7 @@ class RequestStats:
     preemptions: int
     token_sha: str
     seed: int
+    drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +159,15 @@ class EngineInfo:
     cache_bytes: int
     platform: str
     programs: int
+    drafting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Counters and gauges at one moment. Totals only ever grow; times are seconds."""
+    """Counters and gauges at one moment. Totals only ever grow; times are seconds.
+
+    `drafts` has the drafted and accepted tokens by proposer.
+    """
 
     ready: bool
     healthy: bool
@@ -186,6 +194,7 @@ class EngineSnapshot:
     pages_cached: int
     pages_total: int
     lane_kv_usage: Mapping[int, float] = field(default_factory=dict)
+    drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import ExactnessLevel
@@ -18,7 +19,9 @@ from jaxfold.runtime.api import Tokens
 from jaxfold.runtime.counters import Counters
 from jaxfold.runtime.device import Chunk
 from jaxfold.runtime.device import Device
+from jaxfold.runtime.device import Drawing
 from jaxfold.runtime.device import Round
+from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.lanes import Job
 from jaxfold.runtime.lanes import Lane
 from jaxfold.runtime.lanes import LanePages
@@ -26,6 +29,7 @@ from jaxfold.runtime.queue import RequestQueue
 from jaxfold.runtime.schedule import DecodeShare
 from jaxfold.runtime.schedule import choose_victim
 from jaxfold.runtime.schedule import pick_chunk
+from jaxfold.runtime.table import StepShape
 
 LOG = logging.getLogger(__name__)
 GROWTH = 256
@@ -35,7 +39,10 @@ STEP_FAILED = "the engine failed while generating this reply"
 
 
 class Core:
-    """See the module. `clock` gives seconds; `level` says what may be reused (see `runtime.api.ExactnessLevel`)."""
+    """See the module. `clock` gives seconds; `level` says what may be reused (see `runtime.api.ExactnessLevel`).
+
+    `planner` decides about drafts; None: nothing is drafted.
+    """
 
     def __init__(
         self,
@@ -45,6 +52,7 @@ class Core:
         share: DecodeShare,
         level: ExactnessLevel,
         clock: Callable[[], float],
+        planner: Planner | None = None,
     ) -> None:
         self.device = device
         self.pages = pages
@@ -52,6 +60,7 @@ class Core:
         self.share = share
         self.level = level
         self.clock = clock
+        self.planner = planner
         self.lock = threading.RLock()
         self.lanes: list[Lane | None] = [None] * device.programs.table.lanes
         self.counters = Counters()
@@ -117,12 +126,17 @@ class Core:
             job.started = now
         if job.cached_tokens is None:
             job.cached_tokens = lane.filled
+        if self.planner is not None:
+            lane.drafts = self.planner.open(job)
         self.device.begin(lane)
 
     # Dispatch
 
     def dispatch(self) -> Round | None:
         """Start the next round of work, None if there is none."""
+        for lane in self.running:
+            if lane.drafts is not None:
+                lane.drafts.absorb(())
         fills = [lane for lane in self.running if lane.filling]
         decoding = [lane for lane in self.running if lane.can_decode]
         if not fills:
@@ -133,9 +147,18 @@ class Core:
         lane = fills[pick_chunk(fills, self.share.whole_prompts)]
         return self._dispatch([] if self.share.whole_prompts else decoding, lane)
 
+    def should_wait(self) -> bool:
+        """Whether the tokens of the round under way should be read before the next one is planned.
+
+        They should where their lanes may then verify drafts. Otherwise the next round need not wait for them.
+        """
+        if self.planner is None or (any(lane.filling for lane in self.running) and not self.share.may_round()):
+            return False
+        lanes = [lane for lane in self.running if lane.can_decode]
+        return bool(lanes) and self.planner.choose(self.planner.proposals(lanes)) is not None
+
     def _dispatch(self, decoding: list[Lane], filling: Lane | None) -> Round | None:
-        table = self.device.programs.table
-        chunk, width = None, 0
+        chunk = None
         # The oldest first: whoever comes later gives way when pages run out.
         for lane in sorted([*decoding, *([filling] if filling else [])], key=_seniority):
             if lane.finished:
@@ -143,11 +166,7 @@ class Core:
             if lane is not filling:
                 self._room(lane, lane.position + 1)
                 continue
-            shared = bool(decoding)
-            busy = shared or len(self.queue) > 0 or sum(lane.filling for lane in self.running) > 1
-            limit = table.shared_chunks[-1] if busy and table.shared_chunks else table.chunks[-1]
-            length = min(lane.tokens_left, limit)
-            width = table.chunk_width(length, shared)
+            length = min(lane.tokens_left, self._chunk_limit(shared=bool(decoding)))
             chunk = Chunk(lane, length, length == lane.tokens_left)
             if not self._room(lane, lane.filled + length):
                 chunk = None
@@ -156,7 +175,8 @@ class Core:
         decoding = [lane for lane in decoding if not lane.finished]
         if not decoding and chunk is None:
             return None
-        done = self.device.dispatch(decoding, chunk, width if chunk else 0, self.clock())
+        shape, drawings = self._shaped(decoding, chunk, shared=bool(decoding))
+        done = self.device.dispatch(drawings, chunk, shape, self.clock())
         for lane in decoding:
             lane.issued += 1
         if chunk is not None:
@@ -167,6 +187,41 @@ class Core:
                 self.pages.remember(chunk.lane, chunk.lane.job.request.prompt_ids)
         self.counters.rounds += bool(done.drawn)
         return done
+
+    def _chunk_limit(self, shared: bool) -> int:
+        """Most tokens of a prompt in one step: few while anybody else waits for the step to end."""
+        table = self.device.programs.table
+        busy = shared or len(self.queue) > 0 or sum(lane.filling for lane in self.running) > 1
+        return table.shared_chunks[-1] if busy and table.shared_chunks else table.chunks[-1]
+
+    def _shaped(
+        self, decoding: Sequence[Lane], chunk: Chunk | None, shared: bool
+    ) -> tuple[StepShape, Sequence[Drawing]]:
+        """The program of a round, and what its lanes draw."""
+        table = self.device.programs.table
+        plain = [Drawing(lane) for lane in decoding]
+        if chunk is not None:
+            return StepShape(table.lanes if decoding else 0, table.chunk_width(chunk.length, shared)), plain
+        return self._window(decoding) or (StepShape(table.decode_width(len(decoding)), 0), plain)
+
+    def _window(self, lanes: Sequence[Lane]) -> tuple[StepShape, Sequence[Drawing]] | None:
+        """A round that verifies drafts, where that is expected to pay."""
+        # Drafts follow the last token, so that one must be known; `should_wait` has seen to it where it matters.
+        if self.planner is None or any(lane.issued > lane.committed for lane in lanes):
+            return None
+        proposals = self.planner.proposals(lanes)
+        shape = self.planner.choose(proposals)
+        if shape is None:
+            return None
+        drawings = []
+        for lane, found in zip(lanes, proposals, strict=True):
+            drafts = () if found is None else found.tokens[: shape.columns - 1]
+            # Nobody gives way to a draft.
+            if found is None or not self.pages.grow(lane, lane.position + 1 + len(drafts)):
+                drawings.append(Drawing(lane))
+            else:
+                drawings.append(Drawing(lane, drafts, found.source))
+        return (shape, drawings) if any(drawing.drafts for drawing in drawings) else None
 
     def _room(self, lane: Lane, tokens: int) -> bool:
         """Pages for the lane's first `tokens` tokens, taken from junior lanes if need be. False: it was preempted."""
@@ -184,7 +239,7 @@ class Core:
 
     def collect(self, round_: Round) -> None:
         """Wait for a dispatched round and commit its tokens."""
-        tokens = round_.wait()
+        found = round_.wait()
         now = self.clock()
         seconds = now - max(round_.dispatched, self._collected)
         self._collected = now
@@ -192,33 +247,61 @@ class Core:
             self.share.chunk_done(seconds)
             if round_.chunk.last and not round_.chunk.lane.finished and round_.chunk.lane.job.prefilled is None:
                 round_.chunk.lane.job.prefilled = now
-        elif any(lane.filling for lane in self.running):
-            self.share.spent(seconds)
-        for lane, token in zip(round_.drawn, tokens, strict=True):
+        else:
+            if self.planner is not None:
+                self.planner.costs.saw(round_.shape, seconds)
+            if any(lane.filling for lane in self.running):
+                self.share.spent(seconds)
+        for drawing, tokens in found:
             # A lane that ended meanwhile drew one token too many: it is nobody's.
-            if not lane.finished:
-                self._commit(lane, token, now)
+            if not drawing.lane.finished:
+                drawing.lane.issued += len(tokens) - 1
+                self._commit(drawing, tokens, now)
 
-    def _commit(self, lane: Lane, token: int, now: float) -> None:
-        job = lane.job
+    def _commit(self, drawing: Drawing, tokens: list[int], now: float) -> None:
+        """Enter a lane's new tokens in order; what follows an end is dropped."""
+        lane, job = drawing.lane, drawing.lane.job
         job.rounds += 1
-        lane.committed += 1
-        if lane.committed <= len(job.sent):
-            if job.sent[lane.committed - 1] != token:
-                self.fail(lane, DIVERGED)
-            return
-        job.sent.append(token)
-        if job.first_token is None:
-            job.first_token = now
-        request = job.request
-        stopped = token in request.stop_ids or (request.stop_check is not None and self._stops(lane, token))
-        self._emit(lane, Tokens((token,)))
-        if lane.finished:
-            return
-        if stopped:
-            self.finish(lane, "stop")
-        elif lane.committed >= request.max_tokens:
-            self.finish(lane, "length")
+        fresh: list[int] = []
+        kept, ended = 0, None
+        while ended is None and kept < len(tokens):
+            token = tokens[kept]
+            kept += 1
+            lane.committed += 1
+            if lane.committed <= len(job.sent):
+                if job.sent[lane.committed - 1] != token:
+                    self.fail(lane, DIVERGED)
+                    return
+                continue
+            job.sent.append(token)
+            fresh.append(token)
+            ended = self._ending(lane, token)
+        self._absorb(drawing, tokens, kept)
+        if fresh:
+            if job.first_token is None:
+                job.first_token = now
+            self._emit(lane, Tokens(tuple(fresh)))
+        if ended is not None and not lane.finished:
+            self.finish(lane, ended)
+
+    def _absorb(self, drawing: Drawing, tokens: list[int], kept: int) -> None:
+        """Tell the lane's proposers what became of their drafts and how the reply goes on, and count it."""
+        lane, drafted = drawing.lane, len(drawing.drafts)
+        if drafted:
+            accepted = min(kept, len(tokens) - 1)
+            lane.job.count_drafts(drawing.source, drafted, accepted)
+            self.counters.count_drafts(drawing.source, drafted, accepted)
+        if lane.drafts is not None:
+            if drafted:
+                lane.drafts.judge(drawing.source, drafted, len(tokens) - 1)
+            lane.drafts.absorb(tokens[:kept])
+
+    def _ending(self, lane: Lane, token: int) -> FinishReason | None:
+        """Why the reply ends with its latest token, None if it goes on."""
+        request = lane.job.request
+        if token in request.stop_ids or (request.stop_check is not None and self._stops(lane, token)):
+            return "stop"
+        return "length" if lane.committed >= request.max_tokens else None
 
     def _stops(self, lane: Lane, token: int) -> bool:
         check = lane.job.request.stop_check

@@ -1,6 +1,7 @@
 """Totals of the engine since it started: plain numbers that only grow, written by its thread, read by anyone."""
 
 from dataclasses import dataclass
+from dataclasses import field
 
 from jaxfold.runtime.api import RequestStats
 
@@ -20,6 +21,13 @@ class Counters:
     preemptions: int = 0
     cancelled: int = 0
     failed: int = 0
+    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count_drafts(self, source: str, drafted: int, accepted: int) -> None:
+        """Count the drafts of one proposer in one lane's round."""
+        before = self.drafts.get(source, (0, 0))
+        # A new dict each time: others may be reading the old one.
+        self.drafts = {**self.drafts, source: (before[0] + drafted, before[1] + accepted)}
 
     def add(self, stats: RequestStats) -> None:
         """Count a request that ended."""

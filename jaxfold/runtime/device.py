@@ -34,22 +34,49 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Round:
-    """Work that was dispatched: which lanes drew a token (in row order), and the arrays to wait for."""
+class Drawing:
+    """A lane that draws in a round: one token, and one more for each of the drafts of `source` that is right."""
 
-    drawn: tuple[Lane, ...]
+    lane: Lane
+    drafts: tuple[int, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Work that was dispatched: who drew (in row order, by call of the draw), and the arrays to wait for.
+
+    A round with drafts must be collected before the next one is dispatched: until then nobody knows where its lanes
+    stand.
+    """
+
+    drawn: tuple[tuple[Drawing, ...], ...]
     chunk: Chunk | None
     shape: StepShape
-    tokens: jax.Array | None
+    tokens: tuple[jax.Array, ...]
     hidden: jax.Array
     dispatched: float
 
-    def wait(self) -> list[int]:
-        """Block until the work is done; the drawn tokens in row order."""
-        if self.tokens is None:
+    @property
+    def verifies(self) -> bool:
+        return self.shape.columns > 1
+
+    def wait(self) -> list[tuple[Drawing, list[int]]]:
+        """Block until the work is done; each lane's new tokens: its right drafts and the one drawn after them."""
+        if not self.tokens:
             self.hidden.block_until_ready()
-            return []
-        return [int(token) for token in np.asarray(self.tokens)[: len(self.drawn)]]
+        found = []
+        for drawings, array in zip(self.drawn, self.tokens, strict=True):
+            tokens, first = np.asarray(array).tolist(), 0
+            for drawing in drawings:
+                count = 1
+                for draft in drawing.drafts:
+                    if tokens[first + count - 1] != draft:
+                        break
+                    count += 1
+                found.append((drawing, tokens[first : first + count]))
+                first += 1 + len(drawing.drafts)
+        return found
 
 
 class Device:
@@ -91,45 +118,75 @@ class Device:
         ids, values = bias_arrays(lane.job.request.sampling.logit_bias)
         self.state = self.programs.reset(self.state, lane.slot, ids, values)
 
-    def dispatch(self, decoding: Sequence[Lane], chunk: Chunk | None, width: int, now: float) -> Round:
-        """Run one step (and a draw where a row needs one) without waiting for it.
+    def dispatch(self, decoding: Sequence[Drawing], chunk: Chunk | None, shape: StepShape, now: float) -> Round:
+        """Run one step (and the draws where rows need them) without waiting for it.
 
         Args:
-            decoding: lanes that draw one token each; their last drawn token is read on the device.
+            decoding: lanes that draw; their last drawn token is read on the device.
             chunk: prompt tokens to fill beside them.
-            width: the chunk program's width (0 without a chunk).
+            shape: a program of the table that holds both; its columns hold the longest drafts.
             now: seconds, kept in the round.
         """
-        table = self.programs.table
-        grid = 0 if not decoding else table.lanes if chunk else table.decode_width(len(decoding))
-        shape = StepShape(grid, width)
-        parts = [self._decode_part(decoding, grid)] if grid else []
-        if chunk:
-            parts.append(self._chunk_part(chunk, width))
-        rows = np.zeros(shape.rows, np.int32)
-        rows[: len(decoding)] = np.arange(len(decoding), dtype=np.int32)
-        drawing = list(decoding)
+        width = self.programs.table.draw_rows(shape)
+        groups = self._grouped(decoding, width)
+        rows = np.zeros(width * self.programs.table.groups(shape), np.int32)
+        lane = 0
+        for group, drawings in enumerate(groups):
+            row = group * width
+            for drawing in drawings:
+                count = 1 + len(drawing.drafts)
+                rows[row : row + count] = np.arange(count, dtype=np.int32) + lane * shape.columns
+                row, lane = row + count, lane + 1
         if chunk and chunk.last:
-            rows[len(decoding)] = grid + chunk.length - 1
-            drawing.append(chunk.lane)
+            # A chunk never runs beside drafts: one draw takes the rows of both.
+            rows[len(decoding)] = shape.decode + chunk.length - 1
+            groups = [[*(groups[0] if groups else ()), Drawing(chunk.lane)]]
+        parts = [self._decode_part(decoding, shape)] if shape.decode else []
+        if chunk:
+            parts.append(self._chunk_part(chunk, shape.chunk))
         plan = Plan(tuple(parts), rows)  # type: ignore[arg-type]
         hidden, self.cache = self.programs.step(shape, self.weights, self.cache, plan, self.state.last)
-        tokens = None
-        if drawing:
-            positions = [lane.job.prompt_tokens + lane.issued for lane in drawing]
-            settings = rows_from(
-                [lane.job.prepared for lane in drawing], positions, [lane.slot for lane in drawing], shape.rows
-            )
-            tokens, _, self.state = self.programs.draw(self.weights, hidden, self.state, settings)
-        return Round(tuple(drawing), chunk, shape, tokens, hidden, now)
+        # Only as many draws as have rows: a crowd's window often holds fewer drafts than it could.
+        tokens = [self._draw(drawings, array, width) for drawings, array in zip(groups, hidden, strict=False)]
+        return Round(tuple(map(tuple, groups)), chunk, shape, tuple(tokens), hidden[0], now)
 
-    def _decode_part(self, lanes: Sequence[Lane], width: int) -> Part:
-        part = empty_part(StepShape(width, 0).parts[0], self.programs.table.widths)
+    def _grouped(self, drawings: Sequence[Drawing], width: int) -> list[list[Drawing]]:
+        """Lanes by call of the draw, in order: each call has `width` rows, and no lane is split between two."""
+        groups: list[list[Drawing]] = []
+        room = 0
+        for drawing in drawings:
+            count = 1 + len(drawing.drafts)
+            if count > room:
+                groups.append([])
+                room = width
+            groups[-1].append(drawing)
+            room -= count
+        return groups
+
+    def _draw(self, drawings: Sequence[Drawing], hidden: jax.Array, width: int) -> jax.Array:
+        lanes = [drawing.lane for drawing in drawings]
+        positions = [lane.job.prompt_tokens + lane.issued for lane in lanes]
+        drafts = [drawing.drafts for drawing in drawings]
+        rows = rows_from(
+            [lane.job.prepared for lane in lanes],
+            positions,
+            [lane.slot for lane in lanes],
+            width,
+            drafts if any(drafts) else (),
+        )
+        tokens, _, self.state = self.programs.draw(self.weights, hidden, self.state, rows)
+        return tokens
+
+    def _decode_part(self, drawings: Sequence[Drawing], shape: StepShape) -> Part:
+        part = empty_part(shape.parts[0], self.programs.table.widths)
+        lanes = [drawing.lane for drawing in drawings]
         count = len(lanes)
-        part["tokens"][:count] = -1
+        part["tokens"][:count, 0] = -1
+        for row, drawing in zip(part["tokens"], drawings, strict=False):
+            row[1 : 1 + len(drawing.drafts)] = drawing.drafts
         part["slot"][:count] = [lane.slot for lane in lanes]
         part["start"][:count] = [lane.position for lane in lanes]
-        part["length"][:count] = 1
+        part["length"][:count] = [1 + len(drawing.drafts) for drawing in drawings]
         part["keep"][:count] = [lane.position > 0 for lane in lanes]
         for group, table in part["tables"].items():
             np.stack([lane.tables[group] for lane in lanes], out=table[:count])

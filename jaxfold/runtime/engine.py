@@ -117,6 +117,7 @@ class LocalEngine:
         core = self._core
         running = core.running
         counters = core.counters
+        drafts = counters.drafts
         filling = sum(lane.filling for lane in running)
         used, cached, total = core.pages.used()
         context = self._info.context_length
@@ -136,8 +137,8 @@ class LocalEngine:
             decode_seconds_total=counters.decode_seconds,
             rounds_total=counters.rounds,
             chunks_total=counters.chunks,
-            drafted_total=0,
-            accepted_total=0,
+            drafted_total=sum(drafted for drafted, _ in drafts.values()),
+            accepted_total=sum(accepted for _, accepted in drafts.values()),
             preemptions_total=counters.preemptions,
             cancelled_total=counters.cancelled,
             failed_total=counters.failed,
@@ -146,6 +147,7 @@ class LocalEngine:
             pages_cached=cached,
             pages_total=total,
             lane_kv_usage={lane.slot: (lane.filled + lane.committed) / context for lane in running},
+            drafts=drafts,
         )
 
     def _check(self, request: EngineRequest) -> None:
@@ -203,13 +205,22 @@ class LocalEngine:
                 self._collect(round_)
 
     def _overlapped(self) -> None:
-        """Dispatch the next round before the last one's tokens are read; a token drawn past an end is dropped."""
+        """Dispatch the next round before the last one's tokens are read; a token drawn past an end is dropped.
+
+        Drafts need known tokens: where they may be worth it, the last round is read first, as in the plain loop.
+        """
         last: Round | None = None
         while self._turn(busy=last is not None):
+            if last is not None and self._core.should_wait():
+                self._collect(last)
+                last = None
             round_ = self._core.dispatch()
             if last is not None:
                 self._collect(last)
             last = round_
+            if last is not None and last.verifies:
+                self._collect(last)
+                last = None
 
     def _collect(self, round_: Round) -> None:
         self._core.collect(round_)

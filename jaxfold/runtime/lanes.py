@@ -11,6 +11,7 @@ from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import Sink
 from jaxfold.runtime.api import token_sha
+from jaxfold.runtime.drafting.lane import LaneDrafts
 from jaxfold.runtime.pages import SCRATCH_PAGE
 from jaxfold.runtime.pages import PagePool
 from jaxfold.runtime.prefix_tree import GroupSpec
@@ -25,7 +26,7 @@ class Job:
     """A request's whole life, across preemptions: what was asked, what was sent, when what happened (seconds).
 
     `sent` holds the committed tokens; after a preemption the reply is drawn again from its prompt and each token is
-    compared with `sent` instead of being sent twice.
+    compared with `sent` instead of being sent twice. `drafts` counts drafted and accepted tokens by proposer.
     """
 
     request: EngineRequest
@@ -40,6 +41,7 @@ class Job:
     first_token: float | None = None
     cached_tokens: int | None = None
     rounds: int = 0
+    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
     preemptions: int = 0
     protected: bool = False
 
@@ -55,6 +57,11 @@ class Job:
     def prompt_tokens(self) -> int:
         return len(self.request.prompt_ids)
 
+    def count_drafts(self, source: str, drafted: int, accepted: int) -> None:
+        """Note that a round verified `drafted` tokens of this proposer and kept `accepted` of them."""
+        before = self.drafts.get(source, (0, 0))
+        self.drafts[source] = (before[0] + drafted, before[1] + accepted)
+
     def stats(self, now: float) -> RequestStats:
         started = now if self.started is None else self.started
         prefilled = now if self.prefilled is None else self.prefilled
@@ -68,11 +75,12 @@ class Job:
             decode_s=max(now - prefilled, 0.0),
             time_to_first_token_s=None if first is None else first - self.submitted,
             rounds=self.rounds,
-            drafted=0,
-            accepted=0,
+            drafted=sum(drafted for drafted, _ in self.drafts.values()),
+            accepted=sum(accepted for _, accepted in self.drafts.values()),
             preemptions=self.preemptions,
             token_sha=token_sha(self.sent),
             seed=self.seed,
+            drafts=dict(self.drafts),
         )
 
 
@@ -81,7 +89,8 @@ class Lane:
     """One running reply.
 
     Invariant: `0 <= filled <= prompt_tokens`; draws are issued only once `filled == prompt_tokens`;
-    `committed <= issued <= max_tokens`. Tokens whose keys are in the cache: `filled + max(issued - 1, 0)`.
+    `committed <= issued <= max_tokens`. Tokens whose keys are in the cache: `filled + max(issued - 1, 0)`; after a
+    round with drafts `issued` is counted up when it is known how many were right. `drafts` is None where none are made.
     """
 
     job: Job
@@ -94,6 +103,7 @@ class Lane:
     released: dict[str, int] = field(default_factory=dict)
     finished: bool = False
     passed: int = 0
+    drafts: LaneDrafts | None = None
 
     @property
     def background(self) -> bool:

@@ -26,6 +26,9 @@ from jaxfold.runtime import self_check
 from jaxfold.runtime.api import EngineInfo
 from jaxfold.runtime.core import Core
 from jaxfold.runtime.device import Device
+from jaxfold.runtime.drafting import costs
+from jaxfold.runtime.drafting.costs import measured
+from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.engine import LocalEngine
 from jaxfold.runtime.lanes import Job
 from jaxfold.runtime.lanes import LanePages
@@ -134,8 +137,10 @@ def start_engine(
     level = "A" if verdict is None else verdict.level
     if level == "C":
         LOG.warning("this machine's products are not bit-stable (level C): prefix reuse is off")
-    core = _core(device, plan, options, level)
+    planner = _planner(device, fingerprint, options, verdict)
+    core = _core(device, plan, options, level, planner)
     info = _info(cfg, weights, plan, options, level, kv_dtype, programs.table.count)
+    info = replace(info, drafting=planner is not None)
     return LocalEngine(core, info, compiles, overlap=options.overlap, seed_salt=options.seed_salt), verdict
 
 
@@ -148,7 +153,8 @@ def ready_programs(
     progress: Progress,
 ) -> Programs:
     """Every program compiled or loaded; of `weights` only shapes and dtypes are read."""
-    table = make_table(options.parallel, _widths(plan, options.page_size))
+    drafts = options.draft_tokens if options.draft else 0
+    table = make_table(options.parallel, _widths(plan, options.page_size), drafts)
     programs = Programs(cfg, table, options.compile_cache_dir)
     cache = jax.eval_shape(lambda: new_cache(cfg, plan.pages, options.page_size, kv_dtype))
     state = jax.eval_shape(lambda: new_state(table.lanes, cfg.vocab_size, plan.context))
@@ -205,26 +211,46 @@ def _check(device: Device, fingerprint: str, options: EngineOptions, progress: P
     if not options.self_check:
         return None
     progress("exactness self-check")
-    file = None
-    cache_dir = device.programs.cache_dir
-    if cache_dir is not None:
-        dtypes = (device.weights.layers[0].qkv.dtype, device.cache.keys[0].dtype)
-        method = hashlib.sha256(Path(self_check.__file__).read_bytes()).hexdigest()
-        facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, fingerprint, method))
-        file = cache_dir / f"{program_key('self-check', facts)}.verdict.json"
     begun = time.perf_counter()
-    verdict = self_check.run(device, file)
+    verdict = self_check.run(device, _kept(device, fingerprint, "verdict", self_check.__file__))
     LOG.debug("self-check: level %s after %.1f s", verdict.level, time.perf_counter() - begun)
     return verdict
 
 
-def _core(device: Device, plan: CachePlan, options: EngineOptions, level: Any) -> Core:
+def _planner(
+    device: Device, fingerprint: str, options: EngineOptions, verdict: self_check.Verdict | None
+) -> Planner | None:
+    """Decides about drafts; None where they are switched off or the self-check has found that they are not exact."""
+    table = device.programs.table
+    if not table.windows:
+        return None
+    if verdict is not None and (verdict.level == "C" or not verdict.drafts):
+        LOG.warning("verified rows are not the decoded ones on this machine: drafting is off")
+        return None
+    begun = time.perf_counter()
+    round_costs = measured(device, _kept(device, fingerprint, "costs", costs.__file__))
+    LOG.debug("costs of rounds: %s after %.1f s", round_costs, time.perf_counter() - begun)
+    return Planner(table, round_costs)
+
+
+def _kept(device: Device, fingerprint: str, what: str, method: str) -> Path | None:
+    """Where a fact about these programs and weights on this machine is kept; `method`: the source file that finds it."""
+    cache_dir = device.programs.cache_dir
+    if cache_dir is None:
+        return None
+    digest = hashlib.sha256(Path(method).read_bytes()).hexdigest()
+    dtypes = (device.weights.layers[0].qkv.dtype, device.cache.keys[0].dtype)
+    facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, fingerprint, digest))
+    return cache_dir / f"{program_key(what, facts)}.{what}.json"
+
+
+def _core(device: Device, plan: CachePlan, options: EngineOptions, level: Any, planner: Planner | None) -> Core:
     groups = {group: GroupSpec(PagePool(count), device.cfg.groups[group]) for group, count in plan.pages.items()}
     pages = LanePages(
         groups, options.page_size, device.programs.table.widths, reuse=options.prefix_cache and level != "C"
     )
     queue: RequestQueue[Job] = RequestQueue(options.max_queue, options.max_queue_tokens)
-    return Core(device, pages, queue, DecodeShare(options.decode_share), level, time.perf_counter)
+    return Core(device, pages, queue, DecodeShare(options.decode_share), level, time.perf_counter, planner)
 
 
 def _info(

@@ -18,6 +18,9 @@ MOST_LANES = 256
 
 SMALLEST_PAGE = 16
 
+MOST_DRAFTS = 31
+"""A wider window costs what a prefill chunk costs."""
+
 
 class OptionsError(ValueError):
     """A setting that no engine can start with. The message is one sentence; `field` names the setting."""
@@ -45,6 +48,9 @@ class EngineOptions:
             0 runs whole prompts first.
         overlap: dispatch the next step before the last one's tokens are read (the tokens are the same either way).
         prefix_cache: reuse the pages of earlier prompts.
+        draft: guess next tokens and verify several in one step where that is expected to be faster; the tokens are
+            the same either way.
+        draft_tokens: most tokens that are guessed for a reply at once.
         compile_cache_dir, weight_cache_dir: where a second start finds compiled programs and converted weights;
             None keeps nothing on disk.
         seed_salt: goes into the seed of requests that name none.
@@ -67,6 +73,8 @@ class EngineOptions:
     decode_share: float = 0.25
     overlap: bool = True
     prefix_cache: bool = True
+    draft: bool = True
+    draft_tokens: int = 7
     compile_cache_dir: Path | None = None
     weight_cache_dir: Path | None = None
     seed_salt: int = 0
@@ -79,6 +87,8 @@ class EngineOptions:
         _one_of(compute_dtype=(self.compute_dtype, get_args(ComputeDtype)), kv_dtype=(self.kv_dtype, get_args(KvDtype)))
         if self.parallel > MOST_LANES:
             raise OptionsError("parallel", f"must be at most {MOST_LANES}, not {self.parallel}")
+        if not 1 <= self.draft_tokens <= MOST_DRAFTS:
+            raise OptionsError("draft_tokens", f"must be between 1 and {MOST_DRAFTS}, not {self.draft_tokens}")
         if self.page_size < SMALLEST_PAGE or KEY_BLOCK % self.page_size:
             raise OptionsError("page_size", f"must be 16, 32, 64, 128 or 256, not {self.page_size}")
         # Written so that nan fails too.

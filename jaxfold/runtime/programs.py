@@ -74,8 +74,12 @@ class CompileCounter:
             return self._count - self._mark
 
 
-def _step(weights: Weights, cache: Cache, plan: Plan, last: jax.Array, cfg: DecoderConfig) -> tuple[jax.Array, Cache]:
-    return forward(weights, cache, plan, cfg, last)
+def _step(
+    weights: Weights, cache: Cache, plan: Plan, last: jax.Array, cfg: DecoderConfig, groups: int
+) -> tuple[tuple[jax.Array, ...], Cache]:
+    """Hidden rows float32[R, hidden_size] for each of `groups` draws, and the cache."""
+    hidden, cache = forward(weights, cache, plan, cfg, last)
+    return tuple(jnp.split(hidden, groups)), cache
 
 
 def _draw(
@@ -102,11 +106,19 @@ class Programs:
         self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
     ) -> int:
         """Compile everything (or load it from the cache directory). Returns how many were compiled afresh."""
-        whole, head = repr((self.cfg, self.table, _shapes(weights), _shapes(cache))), repr((_shapes(_head(weights)), _shapes(state)))
+        arrays = (self.cfg, _shapes(weights), _shapes(cache), _shapes(state.last))
         # A draw depends on little of the model, so models that differ elsewhere share it.
+        head = repr((_shapes(_head(weights)), _shapes(state)))
         head += repr((self.cfg.compute_dtype, self.cfg.logit_soft_cap, self.cfg.norm_eps))
-        jobs = [(str(shape), whole, self._step_job(shape, weights, cache, state)) for shape in self.table.steps]
-        jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.decode]
+        jobs = [
+            (
+                str(shape),
+                repr((arrays, self._drawn(shape), self.table.widths)),
+                self._step_job(shape, weights, cache, state),
+            )
+            for shape in self.table.steps
+        ]
+        jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.draws]
         jobs.append(("reset", repr(_shapes(state)), self._reset_job(state)))
         missing = sum(not self._is_cached(name, facts) for name, facts, _ in jobs)
         if progress is not None and not missing:
@@ -127,8 +139,8 @@ class Programs:
 
     def step(
         self, shape: StepShape, weights: Weights, cache: Cache, plan: Plan, last: jax.Array
-    ) -> tuple[jax.Array, Cache]:
-        """Dispatch one step: hidden float32[shape.rows, hidden_size] and the cache; `cache` is donated."""
+    ) -> tuple[tuple[jax.Array, ...], Cache]:
+        """Dispatch one step: hidden float32[R, hidden_size] for each of its draws, and the cache, which is donated."""
         hidden, cache = self._steps[shape](weights, cache, plan, last)
         return hidden, cache
 
@@ -148,11 +160,18 @@ class Programs:
 
     def _step_job(self, shape: StepShape, weights: Weights, cache: Cache, state: DrawState) -> Callable[[], Any]:
         def lower() -> Any:
-            plan = abstract_plan(shape.parts, shape.rows, self.table.widths)
-            jitted = jax.jit(_step, static_argnames="cfg", donate_argnames="cache")
-            return jitted.lower(_shapes(weights), _shapes(cache), plan, _shapes(state.last), cfg=self.cfg)
+            rows, groups = self._drawn(shape)
+            plan = abstract_plan(shape.parts, rows * groups, self.table.widths)
+            jitted = jax.jit(_step, static_argnames=("cfg", "groups"), donate_argnames="cache")
+            return jitted.lower(
+                _shapes(weights), _shapes(cache), plan, _shapes(state.last), cfg=self.cfg, groups=groups
+            )
 
         return lower
+
+    def _drawn(self, shape: StepShape) -> tuple[int, int]:
+        """Rows of a draw after this step, and how many draws its hidden rows are for."""
+        return self.table.draw_rows(shape), self.table.groups(shape)
 
     def _draw_job(self, rows: int, weights: Weights, state: DrawState) -> Callable[[], Any]:
         def lower() -> Any:

@@ -2,6 +2,7 @@
 
 It runs through the very programs that serve, on this machine, and its verdict is the engine's level:
 A: decode and prefill rows agree, so a reply's own pages may serve as prefix; B: each agrees with itself; C: neither.
+Where the rows of verify windows differ from decoded ones, nothing is drafted.
 """
 
 import json
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +25,12 @@ from jaxfold.models.plan import Part
 from jaxfold.models.plan import Plan
 from jaxfold.models.plan import empty_part
 from jaxfold.runtime.api import ExactnessLevel
-from jaxfold.runtime.api import SamplingParams
 from jaxfold.runtime.device import Device
-from jaxfold.runtime.sampling.rows import prepare
 from jaxfold.runtime.sampling.rows import rows_from
 from jaxfold.runtime.table import StepShape
 
 Row = tuple[np.ndarray, ...]
+Decides = Literal["A", "B", "draft"]
 
 PREFIX = 252
 """Tokens before the compared rows: those cross the boundary of a key block and of a page."""
@@ -45,7 +47,7 @@ class Comparison:
     against: str
     rows: int
     differing: int
-    decides: ExactnessLevel  # the level that is lost if rows differ
+    decides: Decides  # the level that is lost if rows differ, or drafting
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Verdict:
     def level(self) -> ExactnessLevel:
         lost = {c.decides for c in self.comparisons if c.differing}
         return "C" if "B" in lost else "B" if "A" in lost else "A"
+
+    @property
+    def drafts(self) -> bool:
+        """Whether verified rows are those of decoding, so that drafts may be used."""
+        return not any(c.differing for c in self.comparisons if c.decides == "draft")
 
 
 class SelfCheck:
@@ -88,6 +95,10 @@ class SelfCheck:
         for width in self._table.decode[1:]:
             crowd = [self._decode(n, width, width - 1) for n in last]
             found.append(_compare(f"decode among {width}", "decode alone", crowd, alone, "B"))
+        for shape in self._table.windows:
+            starts = range(PREFIX, PREFIX + ROWS, shape.columns)
+            verified = [row for start in starts for row in self._verify(shape, start)]
+            found.append(_compare(str(shape), "decode alone", verified, alone, "draft"))
         for chunk in self._table.shared_chunks:
             beside = [self._decode(n, self._table.lanes, 1, chunk) for n in last[:SHARED_ROWS]]
             found.append(_compare(f"decode beside a chunk of {chunk}", "decode alone", beside, alone, "B"))
@@ -106,7 +117,7 @@ class SelfCheck:
             length = min(width, tokens - start)
             shape = StepShape(0, self._table.chunk_width(length, shared=False))
             part = self._part(shape, [0], [start], [self._tokens[start : start + length]])
-            logits = self._run(shape, (part,), length - 1)
+            logits = self._run(shape, (part,), [length - 1])[0]
             if start + length == tokens or not (start + length) % self._table.chunks[-1]:
                 ends.append((logits,))
         return [*ends[:-1], *self._written(0, tokens), ends[-1]]
@@ -119,8 +130,18 @@ class SelfCheck:
         parts = [self._part(StepShape(width, 0), list(range(lanes)), starts, tokens)]
         if chunk:
             parts.append(self._part(StepShape(0, chunk), [lanes], [0], [self._company[: min(chunk, 40)]]))
-        logits = self._run(StepShape(width, chunk), tuple(parts), 0)
+        logits = self._run(StepShape(width, chunk), tuple(parts), [0])[0]
         return (*self._written(position, 1)[0], logits)
+
+    def _verify(self, shape: StepShape, start: int) -> list[Row]:
+        """Keys, values and logits of the tokens from `start` on as one verify window, beside windows of other lanes."""
+        count = min(shape.columns, PREFIX + ROWS - start)
+        starts = [start] + [(start * (i + 1)) % 40 for i in range(1, shape.decode)]
+        tokens = [self._tokens[start : start + count]]
+        tokens += [self._company[s : s + shape.columns] for s in starts[1:]]
+        part = self._part(shape, list(range(shape.decode)), starts, tokens)
+        logits = self._run(shape, (part,), range(count))
+        return [(*row, scores) for row, scores in zip(self._written(start, count), logits, strict=True)]
 
     def _beside(self, chunk: int) -> list[Row]:
         """Keys and values of the text's first tokens, prefilled in one chunk while every other lane decodes."""
@@ -129,7 +150,7 @@ class SelfCheck:
         starts = [7 * lane % 40 for lane in others]
         decode = self._part(StepShape(width, 0), others, starts, [self._company[s : s + 1] for s in starts])
         fill = self._part(StepShape(0, chunk), [0], [0], [self._tokens[:chunk]])
-        self._run(StepShape(width, chunk), (decode, fill), 0)
+        self._run(StepShape(width, chunk), (decode, fill), [0])
         return self._written(0, chunk)
 
     def _written(self, first: int, count: int) -> list[Row]:
@@ -162,15 +183,17 @@ class SelfCheck:
         table[:usable] = np.arange(first, first + usable)
         return table
 
-    def _run(self, shape: StepShape, parts: tuple[Part, ...], row: int) -> np.ndarray:
-        """Run one step; the logit bits of flat row `row`."""
+    def _run(self, shape: StepShape, parts: tuple[Part, ...], rows: Sequence[int]) -> np.ndarray:
+        """Run one step; the logit bits of these flat rows, of which there are no more than a draw has."""
         device = self._device
-        plan = Plan(parts, np.full(shape.rows, row, np.int32))  # type: ignore[arg-type]
+        width = self._table.draw_rows(shape)
+        wanted = np.zeros(width * self._table.groups(shape), np.int32)
+        wanted[: len(rows)] = rows
+        plan = Plan(parts, wanted)  # type: ignore[arg-type]
         hidden, device.cache = device.programs.step(shape, device.weights, device.cache, plan, device.state.last)
-        greedy = prepare(SamplingParams(temperature=0.0), 0)
-        settings = rows_from([greedy], [0], [0], shape.rows)
-        _, scores, device.state = device.programs.draw(device.weights, hidden, device.state, settings)
-        bits: np.ndarray = np.asarray(scores)[0].view(np.uint32)
+        nobody = rows_from([], [], [], width)
+        _, scores, device.state = device.programs.draw(device.weights, hidden[0], device.state, nobody)
+        bits: np.ndarray = np.asarray(scores)[: len(rows)].view(np.uint32)
         return bits
 
 
@@ -186,9 +209,7 @@ def _tokens_of(cache: Cache, pages: dict[str, jax.Array], groups: tuple[str, ...
     return [tokens(pool, g) for pools in (cache.keys, cache.values) for pool, g in zip(pools, groups, strict=True)]
 
 
-def _compare(
-    form: str, against: str, found: Sequence[Row], wanted: Sequence[Row], decides: ExactnessLevel
-) -> Comparison:
+def _compare(form: str, against: str, found: Sequence[Row], wanted: Sequence[Row], decides: Decides) -> Comparison:
     """Compare row by row; `wanted` may be longer."""
 
     def same(a: Row, b: Row) -> bool:
@@ -222,8 +243,8 @@ def _read(stored: Mapping[str, list[Mapping[str, object]]]) -> Verdict:
     comparisons = tuple(Comparison(**line) for line in stored["comparisons"])  # type: ignore[arg-type]
     for line in comparisons:
         counted = type(line.rows) is int and type(line.differing) is int and 0 <= line.differing <= line.rows
-        if not counted or line.decides not in ("A", "B"):
+        if not counted or line.decides not in get_args(Decides):
             raise ValueError("not a comparison")
-    if {line.decides for line in comparisons} != {"A", "B"}:
+    if not {"A", "B"} <= {line.decides for line in comparisons}:
         raise ValueError("comparisons are missing")
     return Verdict(comparisons)

@@ -21,30 +21,56 @@ from jaxfold.runtime.programs import Programs
 from jaxfold.runtime.programs import program_key
 from jaxfold.runtime.table import CHUNKS
 from jaxfold.runtime.table import SHARED_CHUNKS
+from jaxfold.runtime.table import StepShape
 from jaxfold.runtime.table import make_table
 from tests.tiny_engines import Client
 from tests.tiny_engines import tiny_engine
 
 LANES = st.integers(1, 64)
+DRAFTS = st.integers(0, 31)
 
 
-@given(lanes=LANES)
-def test_a_table_has_at_most_twelve_programs(lanes: int) -> None:
-    table = make_table(lanes, {"full": 8})
+@given(lanes=LANES, drafts=DRAFTS)
+def test_a_table_has_at_most_twelve_programs(lanes: int, drafts: int) -> None:
+    table = make_table(lanes, {"full": 8}, drafts)
     assert table.count <= 12
     assert len({str(shape) for shape in table.steps}) == len(table.steps)
-    assert len(table.steps) + len(table.decode) + 1 == table.count
+    assert len(table.steps) + len(table.draws) + 1 == table.count
     assert table.decode[0] == 1 and table.decode[-1] == lanes
-    # Every shape that the engine can ask for is there, and its hidden rows have a draw.
     for shape in table.steps:
-        assert shape.rows in table.decode
-        assert [part.lanes * part.columns for part in shape.parts] == [n for n in (shape.decode, shape.chunk) if n]
+        grids = [(shape.decode, shape.columns), (1, shape.chunk)]
+        assert [(part.lanes, part.columns) for part in shape.parts] == [(n, c) for n, c in grids if n and c]
     assert bool(table.shared_chunks) == (lanes > 1)
+
+
+@given(lanes=LANES, drafts=DRAFTS)
+def test_every_step_has_draws_for_its_rows(lanes: int, drafts: int) -> None:
+    table = make_table(lanes, {"full": 8}, drafts)
+    assert table.draw_rows(StepShape(1, 0)) == table.draw_rows(StepShape(0, 256)) == 1
+    for shape in table.steps:
+        rows, groups = table.draw_rows(shape), table.groups(shape)
+        assert rows in table.draws
+        # Each call holds whole windows, and together they hold all of them.
+        assert groups * (rows // shape.columns) >= max(shape.decode, 1)
+        assert shape.columns > 1 or groups == 1
+
+
+@given(lanes=LANES, drafts=DRAFTS)
+def test_windows_hold_the_drafts_of_one_lane_and_some_of_several(lanes: int, drafts: int) -> None:
+    table = make_table(lanes, {"full": 8}, drafts)
+    if not drafts:
+        assert table.windows == ()
+        return
+    alone, *crowd = table.windows
+    assert (alone.decode, alone.columns) == (1, drafts + 1)
+    assert len(crowd) == (lanes > 1)
+    for shape in crowd:
+        assert min(lanes, 4) <= shape.decode <= lanes and 2 <= shape.columns <= alone.columns
 
 
 @given(lanes=LANES, wanted=st.integers(1, 64))
 def test_the_narrowest_decode_grid_is_picked(lanes: int, wanted: int) -> None:
-    table = make_table(lanes, {"full": 8})
+    table = make_table(lanes, {"full": 8}, 7)
     if wanted > lanes:
         with pytest.raises(StopIteration):
             table.decode_width(wanted)
@@ -56,7 +82,7 @@ def test_the_narrowest_decode_grid_is_picked(lanes: int, wanted: int) -> None:
 
 @given(lanes=st.integers(2, 64), tokens=st.integers(1, 5000), shared=st.booleans())
 def test_the_narrowest_chunk_is_picked(lanes: int, tokens: int, shared: bool) -> None:
-    width = make_table(lanes, {"full": 8}).chunk_width(tokens, shared)
+    width = make_table(lanes, {"full": 8}, 7).chunk_width(tokens, shared)
     widths = SHARED_CHUNKS if shared else CHUNKS
     assert width in widths
     assert width == widths[-1] or width >= tokens

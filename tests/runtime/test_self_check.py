@@ -25,7 +25,7 @@ from tests.tiny_engines import Ask
 from tests.tiny_engines import Client
 from tests.tiny_engines import tiny_engine
 
-Step = tuple[jax.Array, Any]
+Step = tuple[tuple[jax.Array, ...], Any]
 PROMPT = tuple(int(i) for i in np.random.default_rng(8).integers(0, 256, 90))
 SAMPLED = SamplingParams(temperature=1.0, seed=3)
 
@@ -36,7 +36,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[StepShape], bool]) 
 
     def step(self: Programs, shape: StepShape, *arguments: Any) -> Step:
         hidden, cache = right(self, shape, *arguments)
-        return (hidden * np.float32(1.01) if wrong(shape) else hidden), cache
+        return (tuple(rows * np.float32(1.01) for rows in hidden) if wrong(shape) else hidden), cache
 
     monkeypatch.setattr(Programs, "step", step)
 
@@ -47,6 +47,10 @@ def is_crowd(shape: StepShape) -> bool:
 
 def is_decode(shape: StepShape) -> bool:
     return shape.decode > 0
+
+
+def is_window(shape: StepShape) -> bool:
+    return shape.columns > 1
 
 
 def is_small_chunk(shape: StepShape) -> bool:
@@ -79,6 +83,8 @@ def test_the_programs_that_ship_are_level_a(device: Device) -> None:
         assert f"decode among {width}" in forms
     for chunk in table.shared_chunks:
         assert f"decode beside a chunk of {chunk}" in forms
+    assert {str(shape) for shape in table.windows} == {"verify 8 x 1", f"verify 4 x {LANES}"} <= set(forms)
+    assert verdict.drafts
 
 
 def test_what_is_compared_is_not_constant(device: Device) -> None:
@@ -96,6 +102,7 @@ def test_what_is_compared_is_not_constant(device: Device) -> None:
         (is_crowd, "C", f"decode among {LANES}"),
         (is_decode, "B", "decode's logits"),
         (is_small_chunk, "C", "prefill by 32"),
+        (is_window, "A", "verify 8 x 1"),
     ],
 )
 def test_a_broken_form_is_found(
@@ -109,6 +116,8 @@ def test_a_broken_form_is_found(
     verdict = SelfCheck(device).run()
     assert verdict.level == level
     assert form in {line.form for line in verdict.comparisons if line.differing}
+    # Windows are held against decoding: they may be wrong together.
+    assert verdict.drafts == (wrong in (is_decode, is_small_chunk))
 
 
 def test_a_level_follows_from_the_worst_comparison() -> None:
@@ -170,6 +179,19 @@ def test_at_level_c_nothing_is_reused(
         assert first.stats().cached_tokens == second.stats().cached_tokens == 0
         assert first.ids == second.ids
         assert engine.snapshot().pages_cached == 0
+    finally:
+        engine.close()
+
+
+def test_nothing_is_drafted_where_verified_rows_differ(
+    programs_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = levelled(programs_dir, monkeypatch, is_window)
+    try:
+        assert engine.info.exactness == "A" and not engine.info.drafting
+        assert any("drafting is off" in record.getMessage() for record in caplog.records)
+        reply = Client(engine).run(Ask(PROMPT[:12] * 4, 40))
+        assert reply.stats().drafted == 0 and engine.snapshot().drafted_total == 0
     finally:
         engine.close()
 

@@ -41,14 +41,13 @@ class Drawn(NamedTuple):
 
 
 def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = None, axis: str | None = None) -> Drawn:
-    """Draw one token a row by the keyed rule and enter it into its slot's state. Jit with `state` donated.
+    """Draw one token a row by the keyed rule; those that count enter their slots' state. Jit with `state` donated.
 
     Args:
         logits: f32[R, W]; row i belongs to `rows` i.
         state: lane state of W columns.
-        rows: R rows, at most one valid row a slot. (A window of several rows of one slot will need the counts of
-            each row to hold the rows before it: adjust them here by the window's own draft tokens, and commit only
-            what was accepted. `choose` itself does not care.)
+        rows: R rows. The valid rows of one slot are one whole verify window: a row's token counts only if all drafts
+            before it are what was drawn, and only those tokens are entered (see `state.accepted`).
         vocab: ids at or past it are padding columns (None: there are none).
         axis: mesh axis that W splits the vocabulary over, in the order of its indices; `tokens`, `last`, `history`,
             `length` and `rows` are then the same on every device, and the tokens are those of the unsplit draw.
@@ -68,7 +67,7 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
     # `canonical` inside the branches: a branch that returned its operand would cost a copy.
     row = lax.cond(
         lanes.any_adjusts(rows),
-        lambda: element.canonical(candidates.padded(lanes.adjust(logits, state, rows), shard)),
+        lambda: element.canonical(candidates.padded(lanes.adjust(logits, state, rows, shard), shard)),
         lambda: element.canonical(candidates.padded(logits, shard)),
     )
     tokens, paths = choose(row, element.settings_of(rows), shard)

@@ -23,7 +23,7 @@ _FLOAT_TINY = np.finfo(np.float32).tiny
 class Settings(NamedTuple):
     """What the draw of rows needs, packed so that a loop over rows takes few slices.
 
-    `reals` f64[R, 6] and `words` i64[R, 9] as in `DrawRows`, `key` u64[R] the hash of seed and position.
+    `reals` f64[R, 6] and `words` i64[R, 11] as in `DrawRows`, `key` u64[R] the hash of seed and position.
     The properties are columns [R]; of one row (`row_of`) everything has one axis less.
     """
 

@@ -15,8 +15,8 @@ from jaxfold.runtime.api import SamplingParams
 TEMPERATURE, TOP_P, LOG_MIN_P, REPEAT, PRESENCE, FREQUENCY = range(6)
 REALS = 6
 # Columns of `DrawRows.words`.
-SEED, TOP_P_MANTISSA, TOP_P_SHIFT, TOP_K, WINDOW, ADJUSTS, POSITION, SLOT, VALID = range(9)
-WORDS = 9
+SEED, TOP_P_MANTISSA, TOP_P_SHIFT, TOP_K, WINDOW, ADJUSTS, POSITION, SLOT, VALID, COLUMN, DRAFT = range(11)
+WORDS = 11
 
 BIAS_LIMIT = 1024
 _MASK_64 = (1 << 64) - 1
@@ -26,8 +26,11 @@ _MAX_INT32 = (1 << 31) - 1
 class DrawRows(NamedTuple):
     """One row for each token to draw, as two plain arrays so that a call carries few buffers.
 
-    `reals` f64[R, 6] and `words` i64[R, 9] (the seed as the int64 of the same bits); the columns are
+    `reals` f64[R, 6] and `words` i64[R, 11] (the seed as the int64 of the same bits); the columns are
     the constants of this module. A row whose `VALID` word is 0 is padding.
+
+    The rows of one lane's verify window follow each other: `COLUMN` counts them from 0, and `DRAFT` is the token that
+    a row of column 1 or more was computed from, drafted as what the row before it draws.
     """
 
     reals: Any
@@ -36,7 +39,7 @@ class DrawRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreparedSampling:
-    """`SamplingParams` and seed as the bytes of their row: `reals` f64[6], `words` i64[9] (bytes join fastest)."""
+    """`SamplingParams` and seed as the bytes of their row: `reals` f64[6], `words` i64[11] (bytes join fastest)."""
 
     reals: bytes
     words: bytes
@@ -76,20 +79,31 @@ def prepare(params: SamplingParams, seed: int) -> PreparedSampling:
 
 
 def rows_from(
-    prepared: Sequence[PreparedSampling], positions: Sequence[int], slots: Sequence[int], width: int
+    prepared: Sequence[PreparedSampling],
+    positions: Sequence[int],
+    slots: Sequence[int],
+    width: int,
+    drafts: Sequence[Sequence[int]] = (),
 ) -> DrawRows:
-    """Rows of one draw, padded to `width`.
+    """Rows of one draw, padded to `width`: one for each lane, and one more for each of its drafts.
 
-    `positions` are absolute indices, in prompt + reply, of the tokens to draw; `slots` index the lane state.
+    `positions` are absolute indices, in prompt + reply, of each lane's first token to draw; `slots` index the lane
+    state; `drafts` holds each lane's drafted tokens (empty: none for any lane).
     """
-    count = len(prepared)
     reals = np.zeros((width, REALS), np.float64)
     words = np.zeros((width, WORDS), np.int64)
+    counts = [1 + len(tokens) for tokens in drafts] if drafts else [1] * len(prepared)
+    count = sum(counts)
     if count:
-        reals[:count] = np.frombuffer(b"".join([row.reals for row in prepared]), np.float64).reshape(count, REALS)
-        words[:count] = np.frombuffer(b"".join([row.words for row in prepared]), np.int64).reshape(count, WORDS)
-        words[:count, POSITION] = positions
-        words[:count, SLOT] = slots
+        lanes = [row for row, copies in zip(prepared, counts, strict=True) for _ in range(copies)]
+        reals[:count] = np.frombuffer(b"".join([row.reals for row in lanes]), np.float64).reshape(count, REALS)
+        words[:count] = np.frombuffer(b"".join([row.words for row in lanes]), np.int64).reshape(count, WORDS)
+        words[:count, POSITION] = np.repeat(positions, counts)
+        words[:count, SLOT] = np.repeat(slots, counts)
+    if drafts:
+        words[:count, COLUMN] = np.concatenate([np.arange(copies) for copies in counts])
+        words[:count, POSITION] += words[:count, COLUMN]
+        words[:count, DRAFT] = [token for tokens in drafts for token in (0, *tokens)]
     return DrawRows(reals, words)
 
 

@@ -75,11 +75,12 @@ def any_adjusts(rows: DrawRows) -> Array:
     return jnp.any(_adjusts(rows))
 
 
-def adjust(logits: Array, state: DrawState, rows: DrawRows) -> Array:
+def adjust(logits: Array, state: DrawState, rows: DrawRows, shard: Shard) -> Array:
     """Logits f32[R, W] after penalties and bias, in float32; rows with nothing set keep their bits.
 
     With c the token's count, where c > 0: divide a positive logit by `repeat_penalty` and multiply others, subtract
-    `presence_penalty`, subtract `frequency_penalty` * c; then add the bias.
+    `presence_penalty`, subtract `frequency_penalty` * c; then add the bias. A row of a verify window counts the drafts
+    before it as generated: if one of them is wrong, so is the row, and nobody asks for its token.
     """
     reals = jnp.asarray(rows.reals)
     repeat, presence, frequency = (
@@ -87,7 +88,7 @@ def adjust(logits: Array, state: DrawState, rows: DrawRows) -> Array:
         for column in (columns.REPEAT, columns.PRESENCE, columns.FREQUENCY)
     )
     slot = jnp.asarray(rows.words)[:, columns.SLOT].astype(jnp.int32)
-    counts, bias = state.counts[slot], state.bias[slot]
+    counts, bias = _counts_of(state, rows, shard), state.bias[slot]
     # Without the barriers the compiler may round a product and a subtraction once instead of twice, and a divisor that
     # is a plain broadcast would be turned into a product with its reciprocal.
     positive = logits > 0
@@ -99,27 +100,75 @@ def adjust(logits: Array, state: DrawState, rows: DrawRows) -> Array:
     return jnp.where(_adjusts(rows)[:, None], out, logits)
 
 
+def before(rows: DrawRows) -> Array:
+    """bool[R, R]: whether row r (second axis) entered a draft that row i stands on; i's own draft counts."""
+    index = jnp.arange(rows.words.shape[0], dtype=jnp.int32)
+    first = index - jnp.asarray(rows.words)[:, columns.COLUMN].astype(jnp.int32)
+    return (index[None, :] > first[:, None]) & (index[None, :] <= index[:, None])
+
+
+def accepted(tokens: Array, rows: DrawRows) -> Array:
+    """bool[R]: valid rows whose drafts all are the tokens i32[R] that the rows before them drew."""
+    words = jnp.asarray(rows.words)
+    drawn = jnp.concatenate([tokens[:1], tokens[:-1]])
+    wrong = words[:, columns.DRAFT].astype(jnp.int32) != drawn
+    return (words[:, columns.VALID] != 0) & ~jnp.any(before(rows) & wrong[None, :], axis=1)
+
+
+def _leaving(state: DrawState, tokens: Array, number: Array, slot: Array, window: Array) -> tuple[Array, Array]:
+    """What leaves the penalty window when a window's row enters its token, and whether anything does: i32, bool [R].
+
+    `tokens` i32[R] are the ones that enter, `number` i32[R] counts them from 0 in each slot; a `slot` may be past all.
+    """
+    ring = state.history.shape[1]
+    length = state.length.at[slot].get(mode="fill", fill_value=0)
+    oldest = length + number - window
+    leaves = (window > 0) & (window <= ring) & (oldest >= 0)
+    old = state.history.at[slot, jnp.where(leaves, oldest % np.int32(ring), np.int32(0))].get(
+        mode="fill", fill_value=-1
+    )
+    # A window shorter than the round's own tokens loses those again.
+    own = jnp.arange(tokens.shape[0], dtype=jnp.int32) - window
+    own_token = tokens.at[jnp.where(leaves, own, np.int32(0))].get(mode="fill", fill_value=-1)
+    return jnp.where(oldest >= length, own_token, old), leaves
+
+
+def _counts_of(state: DrawState, rows: DrawRows, shard: Shard) -> Array:
+    """Counts i32[R, W] that each row sees: its slot's, with the drafts before it in the window entered."""
+    words = jnp.asarray(rows.words)
+    slot = words[:, columns.SLOT].astype(jnp.int32)
+    draft = words[:, columns.DRAFT].astype(jnp.int32)
+    number = words[:, columns.COLUMN].astype(jnp.int32) - 1
+    leaving, leaves = _leaving(state, draft, number, slot, words[:, columns.WINDOW].astype(jnp.int32))
+    entered = before(rows)
+    width = state.counts.shape[1]
+    places = jnp.concatenate([draft, leaving]) - shard.base
+    places = jnp.where((places >= 0) & (places < width), places, np.int32(width))
+    change = jnp.concatenate([entered.astype(jnp.int32), -(entered & leaves[None, :]).astype(jnp.int32)], axis=1)
+    row = jnp.broadcast_to(jnp.arange(words.shape[0], dtype=jnp.int32)[:, None], change.shape)
+    return state.counts[slot].at[row, jnp.broadcast_to(places[None, :], change.shape)].add(change, mode="drop")
+
+
 def commit(state: DrawState, tokens: Array, rows: DrawRows, shard: Shard) -> DrawState:
-    """Enter the drawn tokens i32[R] of the valid rows, one row a slot, and let old ones leave the window."""
+    """Enter the drawn tokens i32[R] of the accepted rows, and let old ones leave the penalty window."""
     words = jnp.asarray(rows.words)
     slots, width = state.counts.shape
     ring = state.history.shape[1]
-    valid = words[:, columns.VALID] != 0
-    slot = jnp.where(valid, words[:, columns.SLOT].astype(jnp.int32), np.int32(slots))  # past the end: dropped
-    window = words[:, columns.WINDOW].astype(jnp.int32)
-    length = state.length.at[slot].get(mode="fill", fill_value=0)
+    kept = accepted(tokens, rows)
+    slot = jnp.where(kept, words[:, columns.SLOT].astype(jnp.int32), np.int32(slots))  # past the end: dropped
+    number = words[:, columns.COLUMN].astype(jnp.int32)
+    follows = jnp.concatenate([kept[1:] & (number[1:] > 0), jnp.zeros(1, bool)])
+    leaving, leaves = _leaving(state, tokens, number, slot, words[:, columns.WINDOW].astype(jnp.int32))
 
-    windowed = (window > 0) & (window <= ring) & (length >= window)
-    oldest = jnp.where(windowed, (length - window) % np.int32(ring), np.int32(0))
-    leaving = state.history.at[slot, oldest].get(mode="fill", fill_value=-1)
     places = jnp.concatenate([tokens, leaving]) - shard.base
-    keep = jnp.concatenate([valid, windowed & valid]) & (places >= 0) & (places < width)
+    keep = jnp.concatenate([kept, leaves & kept]) & (places >= 0) & (places < width)
     places = jnp.where(keep, places, np.int32(width))
     change = jnp.concatenate([jnp.ones_like(tokens), -jnp.ones_like(tokens)])
+    length = state.length.at[slot].get(mode="fill", fill_value=0)
     return DrawState(
         counts=state.counts.at[jnp.concatenate([slot, slot]), places].add(change, mode="drop"),
         bias=state.bias,
-        last=state.last.at[slot].set(tokens, mode="drop"),
-        history=state.history.at[slot, length % np.int32(ring)].set(tokens, mode="drop"),
+        last=state.last.at[jnp.where(follows, np.int32(slots), slot)].set(tokens, mode="drop"),
+        history=state.history.at[slot, (length + number) % np.int32(ring)].set(tokens, mode="drop"),
         length=state.length.at[slot].add(np.int32(1), mode="drop"),
     )

@@ -28,7 +28,7 @@ def test_rows_hold_the_settings_and_pad_with_invalid_rows():
     second = prepare(SamplingParams(repeat_penalty=1.1, penalty_last_n=64), 3)
     built = rows_from([first, second], [100, 7], [5, 2], 4)
     assert built.reals.shape == (4, 6) and built.reals.dtype == np.float64
-    assert built.words.shape == (4, 9) and built.words.dtype == np.int64
+    assert built.words.shape == (4, 11) and built.words.dtype == np.int64
     np.testing.assert_array_equal(built.words[:, rows.VALID], [1, 1, 0, 0])
     np.testing.assert_array_equal(built.words[:, rows.POSITION], [100, 7, 0, 0])
     np.testing.assert_array_equal(built.words[:, rows.SLOT], [5, 2, 0, 0])
@@ -38,7 +38,19 @@ def test_rows_hold_the_settings_and_pad_with_invalid_rows():
     assert built.reals[1, rows.LOG_MIN_P] == -math.inf
     assert built.reals[1, rows.REPEAT] == np.float32(1.1)
     assert list(built.words[:2, rows.ADJUSTS]) == [0, 1]
+    assert not built.words[:, [rows.COLUMN, rows.DRAFT]].any()
     assert rows_from([], [], [], 2).words.any() == np.False_
+
+
+def test_a_lane_has_a_row_for_each_of_its_drafts():
+    first, second = (prepare(SamplingParams(temperature=t), 3) for t in (0.5, 0.6))
+    built = rows_from([first, second], [100, 7], [5, 2], 6, [(), (8, 9)])
+    assert list(built.words[:, rows.VALID]) == [1, 1, 1, 1, 0, 0]
+    assert list(built.words[:, rows.POSITION]) == [100, 7, 8, 9, 0, 0]
+    assert list(built.words[:, rows.SLOT]) == [5, 2, 2, 2, 0, 0]
+    assert list(built.words[:, rows.COLUMN]) == [0, 0, 1, 2, 0, 0]
+    assert list(built.words[:, rows.DRAFT]) == [0, 0, 8, 9, 0, 0]
+    assert list(built.reals[:4, rows.TEMPERATURE]) == [0.5, 0.6, 0.6, 0.6]
 
 
 @pytest.mark.parametrize(

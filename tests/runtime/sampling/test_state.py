@@ -65,6 +65,70 @@ def test_replies_match_a_plain_count(draws):
     np.testing.assert_array_equal(np.asarray(state.length)[:9], [30] * 8 + [0])
 
 
+def windowed(draws, logits, replies, seed):
+    """Replies drawn in verify windows of random widths, up to 16 rows a draw, with good, bad and half good drafts."""
+    rng = np.random.default_rng(seed)
+    prepared = [prepare(params, 40 + slot) for slot, params in enumerate(PENALTIES)]
+    done: list[list[int]] = [[] for _ in PENALTIES]
+    state, accepted = biased(), 0
+    while any(len(one) < len(logits) for one in done):
+        lanes, drafts, picture = [], [], np.full((ROWS, VOCAB), -20.0, np.float32)
+        for slot in rng.permutation(len(PENALTIES)):
+            at, room = len(done[slot]), ROWS - sum(1 + len(tokens) for tokens in drafts)
+            if at == len(logits) or not room:
+                continue
+            tokens = replies[slot][at : at + int(rng.integers(0, min(room, 7)))][: len(logits) - at - 1]
+            tokens = [int(rng.integers(12)) if rng.random() < 0.15 else token for token in tokens]
+            first = ROWS - room
+            # After a wrong draft a model gives other scores: anything must do.
+            for column in range(1 + len(tokens)):
+                right = tokens[:column] == replies[slot][at : at + column]
+                picture[first + column, :12] = logits[at + column, slot] if right else rng.normal(size=12) * 9
+            lanes.append(slot)
+            drafts.append(tokens)
+        rows = rows_from([prepared[i] for i in lanes], [100 + len(done[i]) for i in lanes], lanes, ROWS, drafts)
+        drawn, state, _ = draws.step(picture, state, rows)
+        first = 0
+        for slot, tokens in zip(lanes, drafts, strict=True):
+            mine = [int(token) for token in drawn[first : first + len(tokens) + 1]]
+            kept = next((i for i, token in enumerate(tokens) if token != mine[i]), len(tokens))
+            accepted += kept
+            done[slot] += mine[: kept + 1]
+            first += len(tokens) + 1
+    return done, state, accepted
+
+
+def biased():
+    """Fresh state with the bias of each of the replies."""
+    state = new_state(ROWS, VOCAB, HISTORY)
+    for slot, params in enumerate(PENALTIES):
+        state = reset(state, np.int32(slot), np.int32(0), *bias_arrays(params.logit_bias))
+    return state
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_verify_windows_draw_what_single_rows_draw(draws, seed):
+    """Tokens and lane state are the serial ones, whatever was drafted: penalties of any window, bias, sampling."""
+    rng = np.random.default_rng(seed)
+    steps = HISTORY - 2
+    logits = rng.normal(size=(steps, len(PENALTIES), 12)).astype(np.float32)
+    prepared = [prepare(params, 40 + slot) for slot, params in enumerate(PENALTIES)]
+    state, replies = biased(), [[] for _ in PENALTIES]
+    for step in range(steps):
+        picture = np.full((ROWS, VOCAB), -20.0, np.float32)
+        picture[: len(PENALTIES), :12] = logits[step]
+        rows = rows_from(prepared, [100 + step] * len(prepared), list(range(len(prepared))), ROWS)
+        tokens, state, _ = draws.step(picture, state, rows)
+        for slot, reply in enumerate(replies):
+            reply.append(int(tokens[slot]))
+    done, after, accepted = windowed(draws, logits, replies, seed)
+    assert done == replies
+    assert accepted > steps
+    for name in ("counts", "bias", "last", "length"):
+        np.testing.assert_array_equal(np.asarray(getattr(after, name)), np.asarray(getattr(state, name)), name)
+    np.testing.assert_array_equal(np.asarray(after.history)[:, :steps], np.asarray(state.history)[:, :steps])
+
+
 def test_adjusted_bits_are_those_of_numpy():
     """Divisions, products and subtractions are each rounded to float32 once, in the order of the rule."""
     rng = np.random.default_rng(1)
@@ -82,7 +146,8 @@ def test_adjusted_bits_are_those_of_numpy():
     state = new_state(4, 4096, 8)._replace(counts=jnp.asarray(counts), bias=jnp.asarray(bias))
     rows = rows_from([prepare(p, 0) for p in params], [0] * 4, [0, 1, 2, 3], 4)
     with jax.enable_x64(True):
-        got = np.asarray(jax.jit(adjust)(jnp.asarray(logits), state, rows))
+        program = jax.jit(lambda logits, state, rows: adjust(logits, state, rows, shard_of(4096, None, None)))
+        got = np.asarray(program(jnp.asarray(logits), state, rows))
     for row, settings in enumerate(params):
         expected = reference.adjust(logits[row], settings, counts[row], bias[row])
         np.testing.assert_array_equal(got[row].view(np.int32), expected.view(np.int32))

@@ -1,24 +1,54 @@
-"""From the ids of a reply to its events: text, stop strings, reasoning, usage and the reason it ended."""
+"""From the ids of a reply to its events: text, stop strings, reasoning, tool calls, usage and the reason it ended."""
 
+import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field
 
 from jaxfold.chat.prepared import Prepared
-from jaxfold.chat.reasoning import ReasoningSplitter
-from jaxfold.chat.reasoning import Split
 from jaxfold.chat.stops import StopFilter
+from jaxfold.chat.tools.parts import CallBegin
+from jaxfold.chat.tools.parts import CallEnd
+from jaxfold.chat.tools.parts import Part
+from jaxfold.chat.tools.parts import Thought
+from jaxfold.chat.tools.parts import Words
 from jaxfold.chat.types import Finish
+from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import ReplyEvent
+from jaxfold.chat.types import StopReason
 from jaxfold.chat.types import TextDelta
+from jaxfold.chat.types import ToolCallDelta
+from jaxfold.chat.types import ToolCallStart
 from jaxfold.chat.types import Usage
 from jaxfold.runtime.api import Finished
 from jaxfold.tokenizers.base import Tokenizer
 
 
+@dataclass(slots=True)
+class _Growing:
+    """An event that more parts of the same kind may join."""
+
+    kind: type[Part]
+    call: int
+    texts: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    def event(self) -> Piece:
+        text, ids = "".join(self.texts), tuple(self.ids)
+        if self.kind is Thought:
+            return ReasoningDelta(text, ids)
+        if self.kind is Words:
+            return TextDelta(text, ids)
+        if self.kind is CallBegin:
+            return ToolCallStart(self.call, f"call_{uuid.uuid4().hex[:24]}", text, ids)
+        return ToolCallDelta(self.call, text, ids)
+
+
 class ReplyAssembler:
     """One reply. `push` the ids as they come and `finish` once; the events of both, in order, are the reply.
 
-    A delta carries the ids that were read since the one before it, up to the one that made its text certain. Deltas of
+    A piece carries the ids that were read since the one before it, up to the one that made its text certain. Pieces of
     one kind that follow each other in one call are one event.
     """
 
@@ -26,18 +56,18 @@ class ReplyAssembler:
         self._prepared = prepared
         self._text = prepared.reply_text(tokenizer)
         self._stops = StopFilter(prepared.stops)
-        self._splitter = self._counter = None
-        if prepared.markers is not None:
-            self._splitter = ReasoningSplitter(prepared.markers, prepared.in_reasoning)
-            # Usage must not depend on stop strings that hold back the marker, so it is counted on the text before.
-            self._counter = ReasoningSplitter(prepared.markers, prepared.in_reasoning)
+        self._reader = prepared.part_reader()
+        # Usage must not depend on stop strings that hold back the marker, so it is counted on the text before.
+        self._counter = prepared.reasoning_counter()
         self._ids: list[int] = []
         self._reasoning_tokens: int | None = None
         self._fresh: list[int] = []
-        self._events: list[tuple[type[ReasoningDelta] | type[TextDelta], list[str], list[int]]] = []
+        self._calls = 0
+        self._in_call = False
+        self._events: list[_Growing] = []
 
     def push(self, ids: Iterable[int]) -> list[ReplyEvent]:
-        """Deltas that these ids made certain. Ids after a stop string are dropped."""
+        """Pieces that these ids made certain. Ids after a stop string are dropped."""
         for token_id in ids:
             if self._stops.stop is not None:
                 break
@@ -51,19 +81,26 @@ class ReplyAssembler:
         return self._take()
 
     def finish(self, finished: Finished) -> list[ReplyEvent]:
-        """The last deltas and the `Finish`."""
+        """The last pieces and the `Finish`."""
         self._show(self._stops.push(self._text.flush()) + self._stops.flush())
-        if self._splitter is not None:
-            self._add(self._splitter.flush())
-        reason = "stop" if self._stops.stop is not None else finished.reason
+        self._add(self._reader.flush())
         usage = Usage(
             prompt_tokens=len(self._prepared.prompt_ids),
             completion_tokens=len(self._ids),
             cached_tokens=finished.stats.cached_tokens,
             reasoning_tokens=self._counted(),
         )
-        finish = Finish(reason, usage, finished.stats, tuple(self._ids), self._stops.stop)
+        finish = Finish(self._reason(finished), usage, finished.stats, tuple(self._ids), self._stops.stop)
         return [*self._take(), finish]
+
+    def _reason(self, finished: Finished) -> StopReason:
+        """A reply with calls ended for them, unless it was cut off inside one."""
+        if finished.reason == "cancelled":
+            return "cancelled"
+        reason: StopReason = "stop" if self._stops.stop is not None else finished.reason
+        if not self._calls or (self._in_call and reason == "length"):
+            return reason
+        return "tool_calls"
 
     def _count(self, text: str) -> None:
         if self._counter is not None and self._reasoning_tokens is None:
@@ -78,19 +115,24 @@ class ReplyAssembler:
 
     def _show(self, text: str) -> None:
         if text:
-            self._add(Split(answer=text) if self._splitter is None else self._splitter.push(text))
+            self._add(self._reader.push(text))
 
-    def _add(self, split: Split) -> None:
-        for kind, text in ((ReasoningDelta, split.reasoning), (TextDelta, split.answer)):
-            if not text:
+    def _add(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if isinstance(part, CallEnd):
+                self._in_call = False
                 continue
-            if not self._events or self._events[-1][0] is not kind:
-                self._events.append((kind, [], []))
-            self._events[-1][1].append(text)
-            self._events[-1][2].extend(self._fresh)
+            if isinstance(part, CallBegin):
+                self._calls += 1
+                self._in_call = True
+            if isinstance(part, CallBegin) or not self._events or self._events[-1].kind is not type(part):
+                self._events.append(_Growing(type(part), self._calls - 1))
+            growing = self._events[-1]
+            growing.texts.append(part.name if isinstance(part, CallBegin) else part.text)
+            growing.ids += self._fresh
             self._fresh.clear()
 
     def _take(self) -> list[ReplyEvent]:
-        events: list[ReplyEvent] = [kind("".join(texts), tuple(ids)) for kind, texts, ids in self._events]
+        events: list[ReplyEvent] = [growing.event() for growing in self._events]
         self._events.clear()
         return events

@@ -59,7 +59,7 @@ def to_template(
     return [_entry(message, literals, traits, param) for message in messages]
 
 
-def plain_text(entries: Iterable[dict[str, Any]], literals: Literals) -> str:
+def plain_text(entries: Iterable[dict[str, Any]], literals: Literals, open_line: bool = True) -> str:
     """The prompt of a model without a template: "role: content" lines, a call as its JSON, an open assistant line."""
     lines: list[str] = []
     for entry in entries:
@@ -68,7 +68,7 @@ def plain_text(entries: Iterable[dict[str, Any]], literals: Literals) -> str:
             function = literals.to_json(call["function"], ensure_ascii=False)
             text = f"{text}\n{function}" if text else function
         lines.append(f"{entry['role']}: {text}\n")
-    return "".join([*lines, "assistant:"])
+    return "".join([*lines, "assistant:"] if open_line else lines)
 
 
 def _entry(message: Message, literals: Literals, traits: TemplateTraits, param: str) -> dict[str, Any]:

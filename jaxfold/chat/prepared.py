@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 
+from jaxfold.chat.harmony import HarmonySplitter
+from jaxfold.chat.partreader import PartReader
 from jaxfold.chat.reasoning import ReasoningMarkers
+from jaxfold.chat.reasoning import ReasoningSplitter
 from jaxfold.chat.stops import ReplyText
 from jaxfold.chat.stops import StopCheck
 from jaxfold.chat.stops import StopSet
+from jaxfold.chat.tools.reader import ToolUse
+from jaxfold.chat.tools.registry import FORMATS
 from jaxfold.chat.types import ContextLengthError
 from jaxfold.chat.types import Limits
 from jaxfold.chat.types import Overflow
@@ -20,8 +25,9 @@ class Prepared:
     """What `ChatService.start` takes.
 
     `markers` is None where nothing of the reply can be reasoning; `in_reasoning` says that the prompt ends inside an
-    open reasoning block.  `param` is the field that holds the prompt, for refusals.  `warnings` are sentences for the
-    client or the log.
+    open reasoning block; `channels` that replies are messages in Harmony's channels.  `tools` is how calls are read out
+    of the reply, None where no tools are offered.  `param` is the field that holds the prompt, for refusals.
+    `warnings` are sentences for the client or the log.
     """
 
     prompt_ids: tuple[int, ...]
@@ -37,11 +43,28 @@ class Prepared:
     cache_salt: str = ""
     param: str = "messages"
     warnings: tuple[str, ...] = ()
+    channels: bool = False
+    tools: ToolUse | None = None
+
+    def part_reader(self) -> PartReader:
+        """A fresh reader of the parts in the reply's text."""
+        return PartReader(self.markers, self.in_reasoning, self.channels, self.tools)
+
+    def reasoning_counter(self) -> ReasoningSplitter | HarmonySplitter | None:
+        """A fresh reader that tells where the reasoning ends; None where there can be none."""
+        if self.channels:
+            return HarmonySplitter()
+        return None if self.markers is None else ReasoningSplitter(self.markers, self.in_reasoning)
 
     def reply_text(self, tokenizer: Tokenizer) -> ReplyText:
         """A fresh reader of the reply's ids. All readers of one request give the same text."""
-        shown = {} if self.markers is None else self.markers.tokens(tokenizer.special_tokens)
-        return ReplyText(tokenizer, self.end_ids, self.ignore_eos, frozenset(shown.values()))
+        vocabulary = tokenizer.special_tokens
+        shown = set() if self.markers is None else set(self.markers.tokens(vocabulary).values())
+        if self.tools is not None:
+            shown |= self.tools.format.shown(vocabulary)
+        if self.channels:
+            shown |= FORMATS["harmony"].shown(vocabulary)
+        return ReplyText(tokenizer, self.end_ids, self.ignore_eos, frozenset(shown))
 
     def engine_request(self, request_id: str, tokenizer: Tokenizer, accepted: bool = False) -> EngineRequest:
         """The engine's form of it, with a stop check of its own; `accepted` as in `EngineRequest`."""
@@ -78,7 +101,7 @@ def reply_limit(
         raise RequestError(f"max_tokens must be at least 1, not {asked}", "max_tokens")
     if asked > room and (limits.overflow or overflow) == "reject":
         raise ContextLengthError(
-            f"This model's maximum context length is {context} tokens, but {prompt_tokens} tokens in the {param} and "
+            f"{_window(context)}, but {prompt_tokens} tokens in the {param} and "
             f"{asked} for the reply make {prompt_tokens + asked}. Ask for at most {room} reply tokens, or shorten the "
             f"{param} by {asked - room} tokens.",
             param,
@@ -92,11 +115,19 @@ def reply_limit(
 def too_long(context: int, prompt_tokens: int, param: str, *, at_least: bool = False) -> ContextLengthError:
     """The refusal of a prompt that leaves no room for a reply."""
     return ContextLengthError(
-        f"This model's maximum context length is {context} tokens, but there are "
+        f"{_window(context)}, but there are "
         f"{'at least ' if at_least else ''}{prompt_tokens} tokens in the {param}, which leaves 0 for the reply. "
         f"Shorten the {param} to at most {context - 1} tokens.",
         param,
         context,
         prompt_tokens,
         None,
+    )
+
+
+def _window(context: int) -> str:
+    """Two phrases for one fact: clients that compact a conversation look for the one or for the other."""
+    return (
+        f"This server's maximum context length is {context} tokens. "
+        f"This model's maximum context length is {context} tokens"
     )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Container
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from jaxfold.chat.stops import StopFilter
 from jaxfold.chat.stops import StopSet
@@ -54,16 +55,32 @@ class Split:
     answer: str = ""
 
 
+class Thoughts(Protocol):
+    """Looks for calls in the text of a reasoning block. Each method returns the reasoning that became certain."""
+
+    def push(self, text: str) -> str: ...
+
+    def close(self) -> str:
+        """The block is closed."""
+        ...
+
+    def flush(self) -> str:
+        """The reply ended inside the block."""
+        ...
+
+
 class ReasoningSplitter:
     """One pass over one reply.
 
     Reasoning starts at once if the prompt ends inside an open block, else only where the reply's first text is the
     opening marker: a marker that an answer quotes is text.  Blank space around the reasoning and newlines before the
-    answer are dropped; a tail that may become a marker is held back.  A reply that ends in an open block is reasoning.
+    answer are dropped; a tail that may become a marker is held back.  A reply that ends in an open block is reasoning,
+    but for what `thoughts` holds back.
     """
 
-    def __init__(self, markers: ReasoningMarkers, open_at_start: bool) -> None:
+    def __init__(self, markers: ReasoningMarkers, open_at_start: bool, thoughts: Thoughts | None = None) -> None:
         self._markers = markers
+        self._thoughts = thoughts
         self._until_end = StopFilter(StopSet((markers.end,)))
         self._state = "reasoning" if open_at_start else "start"
         self._held = ""
@@ -93,7 +110,10 @@ class ReasoningSplitter:
             held, self._held = self._held, ""
             return Split(answer=held)
         if self._state == "reasoning":
-            return Split(reasoning=self._trimmed(self._until_end.flush()))
+            text = self._until_end.flush()
+            if self._thoughts is not None:
+                text = self._thoughts.push(text) + self._thoughts.flush()
+            return Split(reasoning=self._trimmed(text))
         return Split()
 
     def _start(self, text: str) -> Split:
@@ -110,7 +130,10 @@ class ReasoningSplitter:
         return Split(answer=held)
 
     def _reason(self, text: str) -> Split:
-        reasoning = self._trimmed(self._until_end.push(text))
+        text = self._until_end.push(text)
+        if self._thoughts is not None:
+            text = self._thoughts.push(text) + (self._thoughts.close() if self.closed else "")
+        reasoning = self._trimmed(text)
         if not self.closed:
             return Split(reasoning)
         self._state = "gap"

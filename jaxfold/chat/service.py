@@ -89,9 +89,9 @@ class ChatService:
         """Check and tokenise a raw prompt. Raises as `prepare_chat` does."""
         return await self._in_pool(partial(self.prepare_completion_now, request))
 
-    async def tokenize_chat(self, request: ChatRequest) -> tuple[int, ...]:
-        """The ids that `prepare_chat` would send, however long."""
-        return tuple(await self._in_pool(lambda: self._chat_ids(self._render(request))))
+    async def tokenize_chat(self, request: ChatRequest, *, add_generation_prompt: bool = True) -> tuple[int, ...]:
+        """The ids that `prepare_chat` would send, however long; with `add_generation_prompt` off the messages only."""
+        return tuple(await self._in_pool(lambda: self._chat_ids(self._render(request, add_generation_prompt))))
 
     async def tokenize_text(self, text: str, *, add_special_tokens: bool = False) -> tuple[int, ...]:
         """The ids that a completion of `text` would start from, however long; none for an empty text."""
@@ -166,7 +166,7 @@ class ChatService:
             param="prompt",
         )
 
-    def _render(self, request: ChatRequest) -> Rendered:
+    def _render(self, request: ChatRequest, add_generation_prompt: bool = True) -> Rendered:
         if not request.messages:
             raise RequestError("messages must hold at least one message", "messages")
         # Long texts are refused before the template works on them: that too takes time in proportion.
@@ -177,6 +177,7 @@ class ChatService:
             tools=request.tools,
             template_kwargs=request.template_kwargs,
             enable_thinking=request.enable_thinking,
+            add_generation_prompt=add_generation_prompt,
         )
 
     def _chat_ids(self, rendered: Rendered) -> list[int]:

@@ -109,6 +109,11 @@ class ChatTemplate:
             self.traits = self._probe()
 
     @property
+    def special(self) -> Mapping[str, str]:
+        """The texts of bos_token, eos_token and the others that the model's files name; "" where there is none."""
+        return self._special
+
+    @property
     def supports_tools(self) -> bool:
         """The template shows tool definitions."""
         return "tools" in self.variables
@@ -125,8 +130,9 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         template_kwargs: Mapping[str, Any] | None = None,
         enable_thinking: bool | None = None,
+        add_generation_prompt: bool = True,
     ) -> Rendered:
-        """The prompt that the model is to continue as the assistant.
+        """The prompt that the model is to continue as the assistant; without `add_generation_prompt` the messages only.
 
         Raises:
             RequestError: the template refused the messages (its own words), failed or went over its limits; or a key
@@ -136,13 +142,15 @@ class ChatTemplate:
         variables = self._kwargs(template_kwargs or {}, literals)
         if enable_thinking is not None:
             variables |= {"enable_thinking": enable_thinking, "thinking": variables.get("thinking", enable_thinking)}
+        if not add_generation_prompt:
+            variables["add_generation_prompt"] = False
         entries = to_template(arrange(messages, self.traits), literals, self.traits, "messages")
         definitions = [literals.hide_value(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
         warnings: list[str] = []
         if self.source is None:
             warnings.append(NO_TEMPLATE)
             text = self._special.get("bos_token", "") if self._starts_with_bos else ""
-            text += plain_text(entries, literals)
+            text += plain_text(entries, literals, add_generation_prompt)
         else:
             text = self._try(entries, definitions, variables, literals)
         if definitions and not self.supports_tools:
@@ -178,8 +186,8 @@ class ChatTemplate:
     ) -> str:
         output = OUTPUT_CHARS + OUTPUT_FACTOR * literals.size
         budget = RenderBudget(self._seconds, WORK_CHARS + WORK_FACTOR * literals.size)
-        owned = {"messages": entries, "tools": tools or None, "documents": None, "add_generation_prompt": True}
-        values = {**variables, **self._special, **owned, LITERALS: literals}
+        owned = {"messages": entries, "tools": tools or None, "documents": None}
+        values = {"add_generation_prompt": True, **variables, **self._special, **owned, LITERALS: literals}
         text = self._sandbox.render(self._template, values, budget, output)
         return literals.unescape(text)
 

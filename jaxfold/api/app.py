@@ -17,6 +17,7 @@ from jaxfold.api.connection import ConnectionGuard
 from jaxfold.api.formats import format_of
 from jaxfold.api.health import health_routes
 from jaxfold.api.ollama import ollama_routes
+from jaxfold.api.ollama_embed import ollama_embed_routes
 from jaxfold.api.ollama_models import ollama_model_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
@@ -54,6 +55,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     page = Page(state, uploads)
     app.register_blueprint(ollama_routes(state, page.answer))
     app.register_blueprint(ollama_model_routes(state))
+    app.register_blueprint(ollama_embed_routes())
     app.register_blueprint(webui_routes(state, page))
     use_uploads(app, state, uploads)
     app.register_error_handler(Exception, _on_error)

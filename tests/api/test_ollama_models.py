@@ -133,6 +133,11 @@ def test_what_makes_and_moves_models(server: Server, method: str, path: str) -> 
     assert server.request("HEAD", "/api/blobs/sha256:00").status == 501
 
 
+@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
+def test_there_is_no_encoder(server: Server, path: str) -> None:
+    assert "embedding" in refused(server.post(path, {"model": MODEL, "input": "a"}), 501)
+
+
 def test_pull_is_off_unless_allowed(server: Server) -> None:
     assert "--allow-pull" in refused(server.post("/api/pull", {"model": "evil.example/x", "insecure": True}), 403)
 

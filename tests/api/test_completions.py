@@ -198,7 +198,8 @@ def test_context_that_does_not_fit(server: Server) -> None:
     assert answer.status == 400
     error = answer.error
     assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
-    assert error["message"].startswith(f"This model's maximum context length is {limit} tokens")
+    assert error["message"].startswith(f"This server's maximum context length is {limit} tokens")
+    assert f"This model's maximum context length is {limit} tokens" in error["message"]
     assert str(limit + 100) in error["message"]
     answer = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": limit})
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")

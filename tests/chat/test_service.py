@@ -144,7 +144,7 @@ async def test_what_does_not_fit_is_refused_with_the_numbers(param: str) -> None
         error = await refusal(lambda: prepare(11))
         assert isinstance(error, ContextLengthError)
         assert (error.code, error.param, error.status) == ("context_length_exceeded", param, 400)
-        assert error.message.startswith(f"This model's maximum context length is {size + 10} tokens")
+        assert error.message.startswith(f"This server's maximum context length is {size + 10} tokens")
         assert all(part in error.message for part in (f" {size} tokens", " 11 ", f"make {size + 11}", "at most 10"))
         assert (error.context_length, error.prompt_tokens, error.reply_tokens) == (size + 10, size, 11)
         assert (await refusal(lambda: prepare(0))).param == "max_tokens"
@@ -155,7 +155,7 @@ async def test_a_prompt_that_leaves_no_room() -> None:
     async with serving(context_length=size, settings=ChatSettings(reply_limit="clamp")) as (service, _):
         error = await refusal(lambda: service.prepare_chat(HI))
         assert isinstance(error, ContextLengthError)
-        assert error.message.startswith(f"This model's maximum context length is {size} tokens")
+        assert error.message.startswith(f"This server's maximum context length is {size} tokens")
         assert (error.prompt_tokens, error.reply_tokens) == (size, None)
         assert (await service.prepare_completion(CompletionRequest(tuple(HI_IDS[:-1])))).max_tokens == 1
 

@@ -21,6 +21,7 @@ from jaxfold.api.ollama_embed import ollama_embed_routes
 from jaxfold.api.ollama_models import ollama_model_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
+from jaxfold.api.tokenize import tokenize_routes
 from jaxfold.api.uploads import use_uploads
 from jaxfold.api.uploads_store import Uploads
 from jaxfold.api.webui import Page
@@ -50,6 +51,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(health_routes(state))
     app.register_blueprint(chat_routes(state))
     app.register_blueprint(completion_routes(state))
+    app.register_blueprint(tokenize_routes(state))
     app.register_blueprint(anthropic_routes(state))
     uploads = None if settings.uploads is None else Uploads(settings.uploads)
     page = Page(state, uploads)

@@ -97,6 +97,7 @@ class Ask:
     background: bool = False
     stop_ids: frozenset[int] = frozenset()
     salt: str = ""
+    draft: bool = True
 
 
 class Client:
@@ -117,6 +118,7 @@ class Client:
             stop_ids=ask.stop_ids,
             background=ask.background,
             cache_salt=ask.salt,
+            draft=ask.draft,
             **fields,
         )
         self.engine.submit(request, reply.sink)

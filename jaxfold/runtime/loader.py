@@ -234,7 +234,7 @@ def _planner(
 
 
 def _kept(device: Device, fingerprint: str, what: str, method: str) -> Path | None:
-    """Where a fact about these programs and weights on this machine is kept; `method`: the source file that finds it."""
+    """Where a fact about these programs and weights on this machine is kept; `method`: the source file behind it."""
     cache_dir = device.programs.cache_dir
     if cache_dir is None:
         return None

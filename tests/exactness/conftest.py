@@ -25,7 +25,7 @@ def client(family: str, programs_dir: Path) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def fresh(family: str, programs_dir: Path) -> Iterator[Client]:
-    """The same without prefix reuse, on the plain loop: what every other way of serving must equal."""
-    engine = tiny_engine(family, programs_dir, overlap=False, prefix_cache=False)
+    """The same without drafts or prefix reuse, on the plain loop: what every other way of serving must equal."""
+    engine = tiny_engine(family, programs_dir, overlap=False, prefix_cache=False, draft=False)
     yield Client(engine)
     engine.close()

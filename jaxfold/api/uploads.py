@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from quart import Blueprint
@@ -11,8 +12,8 @@ from quart import Quart
 from quart import Request
 from quart import Response
 from quart import request
-from quart import send_file
 from quart.wrappers.request import Body as RequestBody
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.sansio.multipart import Data
 from werkzeug.sansio.multipart import Epilogue
@@ -34,6 +35,7 @@ from jaxfold.api.uploads_store import decoded
 from jaxfold.api.wire import json_response
 
 UPLOAD = "/api/upload"
+PIECE = 1 << 16
 FORM_SLACK = 1 << 20
 """Bytes that the form may have around the file."""
 MAX_PARTS = 64
@@ -99,7 +101,7 @@ def _routes(state: ServerState, uploads: Uploads | None) -> Blueprint:
         if request.mimetype != "multipart/form-data" or not boundary:
             raise ApiError(400, "Expected multipart form data")
         decoder = MultipartDecoder(boundary.encode("latin-1", "replace"), FORM_SLACK, max_parts=MAX_PARTS)
-        async with contextlib.aclosing(_events(decoder)) as events:
+        async with contextlib.aclosing(_events(decoder, store)) as events:
             async for event in events:
                 if isinstance(event, File) and event.filename:
                     return json_response(await _receive(store, event.filename, events, state, pdfs))
@@ -110,12 +112,21 @@ def _routes(state: ServerState, uploads: Uploads | None) -> Blueprint:
         stored = None if uploads is None else uploads.find(name)
         if stored is None:
             raise ApiError(404, "there is no such file")
-        response: Response = await send_file(stored.path, mimetype=stored.content_type, conditional=True)
-        response.headers.update(FILE_HEADERS)
+        size = stored.path.stat().st_size
+        headers = {**FILE_HEADERS, "Content-Type": stored.content_type, "Content-Length": str(size)}
+        response = Response(_contents(stored.path, size), headers=headers)
         response.timeout = None
         return response
 
     return routes
+
+
+async def _contents(path: Path, size: int) -> AsyncIterator[bytes]:
+    """The first `size` bytes of a file, opened when the first is asked for: HEAD asks for none."""
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while size > 0 and (data := await asyncio.to_thread(file.read, min(size, PIECE))):
+            size -= len(data)
+            yield data
 
 
 def _required(uploads: Uploads | None) -> Uploads:
@@ -124,22 +135,34 @@ def _required(uploads: Uploads | None) -> Uploads:
     return uploads
 
 
-async def _events(decoder: MultipartDecoder) -> AsyncGenerator[Event, None]:
-    """The parts of the form as they arrive; never more of them in memory than one read from the socket."""
+async def _pieces() -> AsyncGenerator[bytes | None, None]:
+    """The body in small pieces, then None; what the parser holds is bounded by them."""
     body = aiter(request.body)
+    while True:
+        try:
+            chunk = await asyncio.wait_for(anext(body, None), request.body_timeout)
+        except TimeoutError:
+            raise RequestTimeout() from None
+        if chunk is None:
+            yield None
+            return
+        for at in range(0, len(chunk), PIECE):
+            yield chunk[at : at + PIECE]
+
+
+async def _events(decoder: MultipartDecoder, store: Uploads) -> AsyncGenerator[Event, None]:
+    """The parts of the form as they arrive."""
     try:
-        while True:
+        async for piece in _pieces():
+            decoder.receive_data(piece)
             event = decoder.next_event()
+            while not isinstance(event, NeedData | Epilogue):
+                yield event
+                event = decoder.next_event()
             if isinstance(event, Epilogue):
                 return
-            if not isinstance(event, NeedData):
-                yield event
-                continue
-            try:
-                chunk = await asyncio.wait_for(anext(body, None), request.body_timeout)
-            except TimeoutError:
-                raise RequestTimeout() from None
-            decoder.receive_data(chunk)
+    except RequestEntityTooLarge:
+        raise store.too_large() from None
     except ValueError:
         raise ApiError(400, "Expected multipart form data") from None
 

@@ -125,6 +125,11 @@ class Uploads:
         self.reserve(0)
         return Incoming(self, self._folder / f"{uuid.uuid4().hex}{PARTIAL}")
 
+    def too_large(self) -> ApiError:
+        """The refusal of a file that has more bytes than one may have."""
+        most = self.settings.max_bytes / MEGABYTE
+        return ApiError(413, f"File is too large; this server accepts at most {most:g} MB per file.")
+
     def reserve(self, size: int) -> None:
         """Count bytes that are about to be written.
 
@@ -178,12 +183,8 @@ class Incoming:
             ApiError: 413 for too large a file, 507 for a full store.
         """
         assert self._file is not None
-        most = self._uploads.settings.max_bytes
-        if self.size + len(data) > most:
-            seen, limit = (self.size + len(data)) / MEGABYTE, most / MEGABYTE
-            raise ApiError(
-                413, f"File is too large ({seen:.1f} MB or more); this server accepts at most {limit:g} MB per file."
-            )
+        if self.size + len(data) > self._uploads.settings.max_bytes:
+            raise self._uploads.too_large()
         self._uploads.reserve(len(data))
         self.size += len(data)
         try:

@@ -19,6 +19,8 @@ from jaxfold.api.health import health_routes
 from jaxfold.api.ollama import ollama_routes
 from jaxfold.api.ollama_embed import ollama_embed_routes
 from jaxfold.api.ollama_models import ollama_model_routes
+from jaxfold.api.response_store import open_store
+from jaxfold.api.responses import response_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.tokenize import tokenize_routes
@@ -53,6 +55,9 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(completion_routes(state))
     app.register_blueprint(tokenize_routes(state))
     app.register_blueprint(anthropic_routes(state))
+    store = open_store(settings.responses)
+    app.register_blueprint(response_routes(state, store))
+    app.after_serving(store.close)
     uploads = None if settings.uploads is None else Uploads(settings.uploads)
     page = Page(state, uploads)
     app.register_blueprint(ollama_routes(state, page.answer))

@@ -113,3 +113,12 @@ class MemoryStore:
             return False
         self.bytes -= len(found[0])
         return True
+
+
+def open_store(settings: StoreSettings) -> ResponseStore:
+    """The store that the settings name. Nothing is connected yet."""
+    if settings.redis_url is None:
+        return MemoryStore(settings)
+    from jaxfold.api.response_store_redis import RedisStore
+
+    return RedisStore(settings, settings.redis_url)

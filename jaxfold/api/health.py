@@ -114,6 +114,11 @@ def _health(state: ServerState) -> dict[str, Any]:
         "rounds_total": now.rounds_total,
         "drafted_total": now.drafted_total,
         "accepted_total": now.accepted_total,
+        "drafting": info.drafting,
+        "drafts": {
+            proposer: {"drafted": drafted, "accepted": accepted}
+            for proposer, (drafted, accepted) in sorted(now.drafts.items())
+        },
         "preemptions_total": now.preemptions_total,
         "cancelled_total": now.cancelled_total,
         "failed_total": now.failed_total,

@@ -183,6 +183,19 @@ def _counters(snapshot: EngineSnapshot) -> Iterator[Metric]:
             table.append((name, "Draft tokens accepted", snapshot.accepted_total))
     for name, documentation, value in table:
         yield _counter(name, documentation, value)
+    yield from _drafts(snapshot)
+
+
+def _drafts(snapshot: EngineSnapshot) -> Iterator[Metric]:
+    """Draft tokens by the proposer that they came from."""
+    if not snapshot.drafts:
+        return
+    table = (("draft_tokens_drafted", "proposed", 0), ("draft_tokens_accepted", "accepted", 1))
+    for name, what, place in table:
+        family = CounterMetricFamily(PREFIX + name, f"Draft tokens {what}, by proposer", labels=["proposer"])
+        for proposer, counts in sorted(snapshot.drafts.items()):
+            family.add_metric([proposer], counts[place])
+        yield family
 
 
 def _counter(name: str, documentation: str, value: float) -> Metric:

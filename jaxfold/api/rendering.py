@@ -111,6 +111,10 @@ def stats_json(finish: Finish, prepared: Prepared, exactness: ExactnessLevel, wi
         "drafts": stats.drafted > 0,
         "drafted": stats.drafted,
         "accepted": stats.accepted,
+        "proposers": {
+            proposer: {"drafted": drafted, "accepted": accepted}
+            for proposer, (drafted, accepted) in sorted(stats.drafts.items())
+        },
         "cached": stats.cached_tokens,
         "preemptions": stats.preemptions,
     }

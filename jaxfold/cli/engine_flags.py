@@ -14,6 +14,7 @@ from jaxfold.cli.parameters import Decorator
 from jaxfold.cli.parameters import Real
 from jaxfold.cli.parameters import option
 from jaxfold.cli.parameters import options
+from jaxfold.runtime.options import MOST_DRAFTS
 from jaxfold.runtime.options import ComputeDtype
 from jaxfold.runtime.options import EngineOptions
 from jaxfold.runtime.options import KvDtype
@@ -82,6 +83,19 @@ _compute_flags: Final = options(
         default=True,
         group=ENGINE,
         help="Start a step before the last one's tokens are read; the tokens are the same either way.",
+    ),
+    option(
+        "--draft/--no-draft",
+        default=True,
+        group=ENGINE,
+        help="Guess next tokens and check several in one step where that pays; the tokens are the same either way.",
+    ),
+    option(
+        "--draft-tokens",
+        type=click.IntRange(min=1, max=MOST_DRAFTS),
+        default=7,
+        group=ENGINE,
+        help="Most tokens that are guessed for a reply at once.",
     ),
 )
 

@@ -46,7 +46,8 @@ class DraftingEngine(ScriptedEngine):
     """One that says it has drafted."""
 
     def snapshot(self) -> EngineSnapshot:
-        return dataclasses.replace(super().snapshot(), drafted_total=12, accepted_total=7)
+        drafts = {"replay": (2, 2), "copy": (10, 5)}
+        return dataclasses.replace(super().snapshot(), drafted_total=12, accepted_total=7, drafts=drafts)
 
 
 @pytest.fixture
@@ -105,6 +106,16 @@ def test_two_applications_share_no_metrics() -> None:
     assert b"disconnections_total 0.0" in second.extensions["jaxfold"].metrics.page()
 
 
+def test_drafts_are_counted_by_proposer(fresh: Server) -> None:
+    found = samples(fresh)
+    assert found["draft_tokens_drafted_total"] == [({"proposer": "copy"}, 10.0), ({"proposer": "replay"}, 2.0)]
+    assert found["draft_tokens_accepted_total"] == [({"proposer": "copy"}, 5.0), ({"proposer": "replay"}, 2.0)]
+    assert value(fresh, "mtp_drafted_total") == 12
+    health = fresh.get("/health").json
+    assert health["drafts"] == {"copy": {"drafted": 10, "accepted": 5}, "replay": {"drafted": 2, "accepted": 2}}
+    assert (health["drafted_total"], health["accepted_total"], health["drafting"]) == (12, 7, False)
+
+
 def test_draft_counters_are_left_out_until_something_drafts() -> None:
     with running(ScriptedEngine(reply_ids("hello"))) as server:
         server.works()
@@ -112,6 +123,7 @@ def test_draft_counters_are_left_out_until_something_drafts() -> None:
     drafted = {name for pair in TWINS.items() for name in pair if "draft" in name or "accepted" in name}
     assert len(drafted) == 4
     assert not drafted & names
+    assert not [name for name in names if name.startswith("draft_")]
 
 
 def test_without_an_engine_there_is_nothing_of_it() -> None:

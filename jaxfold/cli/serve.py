@@ -32,6 +32,8 @@ from jaxfold.cli.serve_flags import key_ring
 from jaxfold.cli.serve_flags import limit_flags
 from jaxfold.cli.serve_flags import name_flags
 from jaxfold.cli.serve_flags import reply_flags
+from jaxfold.cli.serve_flags import store_flags
+from jaxfold.cli.serve_flags import store_settings
 from jaxfold.runtime.api import Engine
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ Examples:
 @sampling_flags
 @engine_flags
 @queue_flags
+@store_flags
 @limit_flags
 @log_level_option
 def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int:
@@ -108,13 +111,18 @@ class _Server:
         self._model = model
         self._flags = flags
         self._template = read_template(flags["chat_template"])
-        self._chat = ChatSettings(default_max_tokens=flags["max_tokens"], reply_limit=flags["reply_limit"])
+        given = {"default_max_tokens": flags["max_tokens"], "reply_limit": flags["reply_limit"]}
+        self._chat = ChatSettings(**{name: value for name, value in given.items() if value is not None})
         settings = ApiSettings(
             model=served_name(model, flags["name"]),
             aliases=flags["alias"],
             strict_model=flags["strict_model"],
             max_body_mb=flags["max_body_mb"],
             drain_seconds=flags["drain_seconds"],
+            messages_overflow=flags["reply_limit"] or "clamp",
+            default_is_rest=flags["max_tokens"] is None,
+            hosted_tools=flags["hosted_tools"],
+            responses=store_settings(flags),
             keys=keys,
             metrics_open=flags["metrics_open"],
             browsers=browsers,

@@ -20,11 +20,13 @@ from jaxfold.cli.parameters import options
 if TYPE_CHECKING:
     from jaxfold.api.keys import KeyRing
     from jaxfold.api.origins import BrowserRules
+    from jaxfold.api.response_store import StoreSettings
 
 ADDRESS: Final = "Address"
 ACCESS: Final = "Access"
 NAMES: Final = "Names"
 REPLIES: Final = "Replies"
+STORE: Final = "Stored responses"
 LIMITS: Final = "Limits"
 
 address_flags: Final[Decorator] = options(
@@ -179,14 +181,16 @@ reply_flags: Final[Decorator] = options(
     option(
         "--max-tokens",
         type=click.IntRange(min=1),
-        default=20000,
+        default=None,
+        show_default="20000; on Responses the rest of the context",
         group=REPLIES,
         help="Length of a reply whose request sets none, cut to the room that is left.",
     ),
     option(
         "--reply-limit",
         type=click.Choice(["reject", "clamp"]),
-        default="reject",
+        default=None,
+        show_default="reject; on Messages clamp",
         group=REPLIES,
         help="What happens to a request that asks for a longer reply than there is room for.",
     ),
@@ -197,7 +201,71 @@ reply_flags: Final[Decorator] = options(
         show_default="the model's own",
         help="A Jinja file that renders conversations.",
     ),
+    option(
+        "--hosted-tools",
+        type=click.Choice(["reject", "drop"]),
+        default="reject",
+        group=REPLIES,
+        help="What happens to tools in a Responses request that OpenAI's servers would run, such as web_search.",
+    ),
 )
+
+store_flags: Final[Decorator] = options(
+    option(
+        "--responses-max",
+        type=click.IntRange(min=0, max=1_000_000),
+        default=1024,
+        group=STORE,
+        help="How many responses are kept; the ones used last stay.",
+    ),
+    option(
+        "--responses-mb",
+        type=Real(min=0, max=1_000_000, min_open=True),
+        default=256,
+        group=STORE,
+        help="How many MiB of responses are kept.",
+    ),
+    option(
+        "--responses-minutes",
+        type=Real(min=0, max=525_600, min_open=True),
+        default=60,
+        group=STORE,
+        help="How long a response is kept that nobody uses.",
+    ),
+    option(
+        "--redis-url",
+        metavar="URL",
+        group=STORE,
+        show_default="this process's memory",
+        help="A Redis server that keeps them instead: redis://[USER:PASSWORD@]HOST:PORT/DB.",
+    ),
+)
+
+
+def store_settings(flags: Mapping[str, Any]) -> "StoreSettings":
+    """What the flags say of the store of responses.
+
+    Raises:
+        CliError: the Redis server cannot be used; the sentence holds no address, since that may hold a password.
+    """
+    from jaxfold.api.response_store import StoreError
+    from jaxfold.api.response_store import StoreSettings
+
+    settings = StoreSettings(
+        max_entries=flags["responses_max"],
+        max_mb=flags["responses_mb"],
+        ttl_minutes=flags["responses_minutes"],
+        redis_url=flags["redis_url"],
+    )
+    if settings.redis_url is not None:
+        from jaxfold.api.response_store_redis import check_redis
+
+        try:
+            check_redis(settings.redis_url)
+        except StoreError as error:
+            raise CliError(f"--redis-url: {error}") from None
+    return settings
+
 
 limit_flags: Final[Decorator] = options(
     option(

@@ -38,8 +38,10 @@ local function use(which)
 end
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', used, '-inf', now - ttl)) do drop(old) end
 """
+# A full Redis refuses a script at its first write only, so that has to be one which needs memory.
 _PUT = (
-    _BOOKS
+    "redis.call('SET', KEYS[1] .. 'record:' .. ARGV[1], '')"
+    + _BOOKS
     + """
 local record, most, bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 drop(id)

@@ -21,6 +21,7 @@ from jaxfold.api.ollama_embed import ollama_embed_routes
 from jaxfold.api.ollama_models import ollama_model_routes
 from jaxfold.api.response_store import open_store
 from jaxfold.api.responses import response_routes
+from jaxfold.api.openapi import openapi_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.tokenize import tokenize_routes
@@ -28,6 +29,7 @@ from jaxfold.api.uploads import use_uploads
 from jaxfold.api.uploads_store import Uploads
 from jaxfold.api.webui import Page
 from jaxfold.api.webui import webui_routes
+from jaxfold.api.webui_page import webui_page_routes
 from jaxfold.api.wire import json_response
 from jaxfold.chat.service import ChatService
 
@@ -64,7 +66,10 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(ollama_model_routes(state))
     app.register_blueprint(ollama_embed_routes())
     app.register_blueprint(webui_routes(state, page))
+    if settings.webui:
+        app.register_blueprint(webui_page_routes(state))
     use_uploads(app, state, uploads)
+    app.register_blueprint(openapi_routes(app, state))
     app.register_error_handler(Exception, _on_error)
     admit_all(app, state)
     app.asgi_app = ConnectionGuard(app.asgi_app, state)  # type: ignore[assignment, method-assign]

@@ -61,7 +61,8 @@ def read_limits(body: Body, *names: str) -> Limits:
 def read_background(body: Body) -> bool:
     """True for `priority: "background"`. Any other string or number (as vLLM's clients send) is the foreground."""
     value = body.get("priority")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    if not (value is None or whole or isinstance(value, str)):
         raise RequestError("priority must be a string, an integer or null", param="priority")
     return value == "background"
 

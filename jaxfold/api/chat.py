@@ -1,6 +1,7 @@
 """POST .../chat/completions: OpenAI's chat protocol on top of the chat service."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from quart import Blueprint
@@ -22,6 +23,7 @@ from jaxfold.api.sampling import read_sampling
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
+from jaxfold.chat.reasoning import LADDER
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.types import ChatRequest
@@ -32,8 +34,9 @@ from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import TextDelta
 from jaxfold.chat.types import ToolCallDelta
 from jaxfold.chat.types import ToolCallStart
+from jaxfold.chat.types import WrittenCall
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS = ("none", *LADDER)
 
 
 class ChatStyle:
@@ -62,10 +65,17 @@ class ChatStyle:
     def ending(self, index: int, reason: str) -> str:
         return f'{{"index":{index},"delta":{{}},"finish_reason":"{reason}"}}'
 
-    def choice(self, index: int, text: str, reasoning: str, reason: str) -> Mapping[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+    def choice(
+        self, index: int, text: str, reasoning: str, reason: str, calls: Sequence[WrittenCall] = ()
+    ) -> Mapping[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
         if reasoning:
             message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
         return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
 
 
@@ -99,7 +109,7 @@ def read_chat(
     """
     check_single_choice(body)
     messages = read_messages(body) if messages is None else messages
-    kwargs, thinking = _template_kwargs(body, template)
+    kwargs, thinking = _template_kwargs(body, template, settings.reasoning_effort)
     return ChatRequest(
         messages=messages,
         sampling=read_sampling(body, settings.default_sampling, vocab_size),
@@ -110,14 +120,18 @@ def read_chat(
         background=read_background(body) or is_title_request(body),
         draft=boolean(body, "draft", default=True),
         cache_salt=read_cache_salt(body),
+        parallel_tool_calls=boolean(body, "parallel_tool_calls", default=True),
     )
 
 
-def _template_kwargs(body: Body, template: ChatTemplate) -> tuple[dict[str, Any], bool | None]:
+def _template_kwargs(
+    body: Body, template: ChatTemplate, default_effort: str | None
+) -> tuple[dict[str, Any], bool | None]:
     """What the template gets beside the messages, and whether the model shall think (None: the template's default).
 
     An explicit switch wins over the effort; the effort reaches the template only where the model thinks and the
-    template looks at it (else any effort but "none" just means: think).
+    template looks at it (else any effort but "none" just means: think).  The server's `default_effort` stands for one
+    that the request does not name, on models that can think at all.
     """
     kwargs = dict(mapping(body, "chat_template_kwargs"))
     nested = _effort(kwargs, "reasoning_effort", "chat_template_kwargs.reasoning_effort")
@@ -127,10 +141,16 @@ def _template_kwargs(body: Body, template: ChatTemplate) -> tuple[dict[str, Any]
     if effort is not None and thinking is None:
         thinking, param = effort != "none", "reasoning_effort"
     has_levels = "reasoning_effort" in template.variables
-    if thinking and not (has_levels or template.supports_thinking or template.markers):
+    can_think = has_levels or template.supports_thinking or template.markers is not None
+    if thinking and not can_think:
         raise RequestError(f"{param} asks for reasoning, which this model does not do", param=param)
+    if effort is None and default_effort is not None and can_think:
+        effort = default_effort
+        thinking = effort != "none" if thinking is None else thinking
     if thinking and has_levels and effort not in (None, "none"):
         kwargs["reasoning_effort"] = template_effort(effort, template.effort_levels)
+    if thinking is False and template.channels and has_levels:
+        kwargs["reasoning_effort"] = template_effort("low", template.effort_levels)  # it has no other way to think less
     return kwargs, thinking
 
 

@@ -23,6 +23,7 @@ from jaxfold.chat.types import CompletionRequest
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import TextDelta
+from jaxfold.chat.types import WrittenCall
 
 MAX_PROMPTS = 128
 
@@ -44,7 +45,9 @@ class CompletionStyle:
     def ending(self, index: int, reason: str) -> str:
         return f'{{"index":{index},"text":"","logprobs":null,"finish_reason":"{reason}"}}'
 
-    def choice(self, index: int, text: str, reasoning: str, reason: str) -> Mapping[str, Any]:
+    def choice(
+        self, index: int, text: str, reasoning: str, reason: str, calls: Sequence[WrittenCall] = ()
+    ) -> Mapping[str, Any]:
         return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 

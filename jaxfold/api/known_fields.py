@@ -32,7 +32,7 @@ SUPPORTED: Mapping[Route, frozenset[str]] = MappingProxyType(
         "chat": _GENERATION
         | {
             "messages", "max_completion_tokens", "tools", "tool_choice", "chat_template_kwargs", "reasoning_effort",
-            "think", "enable_thinking",
+            "think", "enable_thinking", "parallel_tool_calls",
         },
         "completions": _GENERATION | {"prompt", "add_special_tokens"},
     }
@@ -45,7 +45,6 @@ INERT: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "prompt_cache_key": (str,),
         "prompt_cache_retention": (str,),
         "metadata": (dict,),
-        "parallel_tool_calls": (bool,),
         "request_id": (str,),
     }
 )

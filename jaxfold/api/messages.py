@@ -1,14 +1,18 @@
 """OpenAI's `messages`, `tools` and `tool_choice` to the canonical conversation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+from typing import Literal
 from typing import cast
 from typing import get_args
 
 from jaxfold.api.fields import Body
+from jaxfold.api.fields import mapping
 from jaxfold.api.fields import sequence
 from jaxfold.api.fields import string
 from jaxfold.api.jsonbody import parse_json
+from jaxfold.api.wire import dumps
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import Role
@@ -49,24 +53,25 @@ def read_messages(body: Body) -> tuple[Message, ...]:
 def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
     """The tools to offer: none under tool_choice "none".
 
-    The template shows them to the model; a call comes back as the text the model wrote, so a choice that would have to
-    be enforced is refused.
+    A choice that would have to be enforced is refused.
     """
     tools = sequence(body, "tools")
     if len(tools) > MAX_TOOLS:
         raise RequestError(f"tools may hold at most {MAX_TOOLS} tools", param="tools")
     names = [_tool_name(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-    choice = body.get("tool_choice")
-    kind, name = _choice_kind(choice)
-    if kind == "none":
-        return ()
-    if kind == "auto":
-        return tuple(tools)
-    if kind == "required" and not tools:
-        raise RequestError('tool_choice "required" needs tools', param="tool_choice")
-    if kind == "function" and name not in names:
+    choice = _choice(body.get("tool_choice"))
+    missing = [name for name in choice.names if name not in names]
+    if missing:
         raise RequestError("tool_choice names a function that is not among the tools", param="tool_choice")
-    raise RequestError('forced tool calls are not supported by this server: use "auto" or "none"', param="tool_choice")
+    if choice.kind == "none":
+        return ()
+    if choice.kind == "required" and not tools:
+        raise RequestError('tool_choice "required" needs tools', param="tool_choice")
+    if choice.kind == "required":
+        raise RequestError(
+            'forced tool calls are not supported by this server: use "auto" or "none"', param="tool_choice"
+        )
+    return tuple(tool for tool, name in zip(tools, names, strict=True) if not choice.names or name in choice.names)
 
 
 def is_title_request(body: Body) -> bool:
@@ -86,6 +91,8 @@ def _message(raw: Any, path: str) -> Message:
     if not isinstance(raw, dict):
         raise RequestError(f"{path} must be an object", param=path)
     role = raw.get("role")
+    if role == "function":
+        role = "tool"  # what results were called before there were tools
     if not isinstance(role, str) or role not in ROLES:
         raise RequestError(f"{path}.role must be one of {', '.join(ROLES)}", param=f"{path}.role")
     for name in ("prefix", "partial"):
@@ -138,9 +145,12 @@ def _part(raw: Any, path: str) -> str:
 
 
 def _tool_calls(raw: Mapping[str, Any], path: str) -> tuple[ToolCall, ...]:
-    path = f"{path}.tool_calls"
-    calls = sequence(raw, "tool_calls", path=path)
-    return tuple(_tool_call(call, f"{path}[{index}]") for index, call in enumerate(calls))
+    listed = sequence(raw, "tool_calls", path=f"{path}.tool_calls")
+    calls = [_tool_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(listed)]
+    older = mapping(raw, "function_call", path=f"{path}.function_call")
+    if older and not calls:
+        calls.append(_tool_call({"function": older}, f"{path}.function_call"))
+    return tuple(calls)
 
 
 def _tool_call(raw: Any, path: str) -> ToolCall:
@@ -151,18 +161,18 @@ def _tool_call(raw: Any, path: str) -> ToolCall:
     if not isinstance(name, str) or not name:
         raise RequestError(f"{path}.function.name must be a non-empty string", param=f"{path}.function.name")
     arguments = function.get("arguments")
-    if not (arguments is None or isinstance(arguments, str | dict)):
-        raise RequestError(
-            f"{path}.function.arguments must be a JSON string or an object", param=f"{path}.function.arguments"
-        )
     return ToolCall(id=string(raw, "id", path=f"{path}.id") or "", name=name, arguments=read_arguments(arguments))
 
 
-def read_arguments(raw: str | dict[str, Any] | None) -> Mapping[str, Any]:
+def read_arguments(raw: Any) -> Mapping[str, Any]:
     """History is data: arguments that are no JSON object stay as text, so that one bad call cannot end a session."""
     if isinstance(raw, dict):
         return raw
-    if raw is None or not raw.strip():
+    if raw is None:
+        return {}
+    if not isinstance(raw, str):
+        return {"_raw": dumps(raw)}
+    if not raw.strip():
         return {}
     try:
         value = parse_json(raw)
@@ -191,18 +201,42 @@ def _tool_name(tool: Any, path: str) -> str:
     return name
 
 
-def _choice_kind(choice: Any) -> tuple[str, str]:
-    """("auto" | "none" | "required" | "function", name of the function)."""
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """`names` are the only tools to offer; none stands for all of them."""
+
+    kind: Literal["auto", "none", "required"]
+    names: tuple[str, ...] = ()
+
+
+def _choice(choice: Any) -> _Choice:
+    """What `tool_choice` asks for, in any of the forms that clients use. A named function is required."""
     if choice is None:
-        return "auto", ""
+        return _Choice("auto")
     kind = choice
     if isinstance(choice, dict):
         kind = choice.get("type") or choice.get("mode")
-    if isinstance(kind, str) and kind.lower() in ("auto", "none", "required"):
-        return kind.lower(), ""
-    if isinstance(choice, dict) and kind == "function":
-        function = choice.get("function", choice)
-        name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(name, str) and name:
-            return "function", name
+    match kind.lower() if isinstance(kind, str) else None:
+        case "auto":
+            return _Choice("auto")
+        case "none":
+            return _Choice("none")
+        case "required":
+            return _Choice("required")
+        case "function" if isinstance(choice, dict):
+            name = _function_name(choice)
+            if name:
+                return _Choice("required", (name,))
+        case "allowed_tools" if isinstance(choice, dict):
+            allowed = choice.get("allowed_tools", choice)
+            listed = allowed.get("tools") if isinstance(allowed, dict) else None
+            names = [_function_name(tool) for tool in listed] if isinstance(listed, list) else []
+            if names and all(names):
+                return _Choice("required" if allowed.get("mode") == "required" else "auto", tuple(names))
     raise RequestError('tool_choice must be "none", "auto", "required" or a function of the tools', param="tool_choice")
+
+
+def _function_name(raw: Any) -> str:
+    function = raw.get("function", raw) if isinstance(raw, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else ""

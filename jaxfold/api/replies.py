@@ -29,6 +29,7 @@ from jaxfold.chat.types import Finish
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReplyEvent
 from jaxfold.chat.types import Usage
+from jaxfold.chat.types import WrittenCall
 from jaxfold.runtime.api import ExactnessLevel
 
 MERGE_QUEUE = 64
@@ -56,7 +57,9 @@ class Style(Protocol):
         """The choice of the chunk that finishes it."""
         ...
 
-    def choice(self, index: int, text: str, reasoning: str, reason: str) -> Mapping[str, Any]:
+    def choice(
+        self, index: int, text: str, reasoning: str, reason: str, calls: Sequence[WrittenCall] = ()
+    ) -> Mapping[str, Any]:
         """A whole choice."""
         ...
 
@@ -91,7 +94,8 @@ class Call:
             whole = await reply.collect()
             finish = whole.finish
             stats = self._finished(index, finish)
-            choice = dict(self.style.choice(index, whole.text, whole.reasoning.strip(), finish.reason))
+            reasoning, calls = whole.reasoning.strip(), whole.tool_calls
+            choice = dict(self.style.choice(index, whole.text, reasoning, finish.reason, calls))
             choices.append(choice if len(self.replies) == 1 else choice | {"jaxfold": stats})
             usages.append(finish.usage)
         body = self._head(self.style.kind) | {"choices": choices, "usage": usage_json(total(usages))}

@@ -51,6 +51,7 @@ class ApiSettings:
         puller: how /api/pull fetches a model; None answers 403.
         uploads: where uploaded files go; None takes none.
         webui: `/` is the page; else it is the health JSON.
+        reasoning_effort: the effort of a chat that names none ("none": no thinking); None is the template's default.
         max_body_mb: largest JSON body in MiB; more is 413 while it is being read.
         body_timeout_s: seconds that a client has to send a whole body; more is 408.
         send_timeout_s: seconds that a client may leave one write of its reply unread before it counts as gone.
@@ -75,10 +76,11 @@ class ApiSettings:
     model_file: ModelFile | None = None
     puller: Puller | None = None
     uploads: UploadSettings | None = None
-    webui: bool = True
+    webui: bool = False
     keys: KeyRing = field(default_factory=KeyRing)
     metrics_open: bool = False
     browsers: BrowserRules = field(default_factory=BrowserRules)
+    reasoning_effort: str | None = None
     max_body_mb: float = 64
     body_timeout_s: float = 60
     send_timeout_s: float = 300

@@ -27,6 +27,8 @@ from jaxfold.chat.stops import StopSet
 from jaxfold.chat.stops import check_stops
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.template import Rendered
+from jaxfold.chat.tools.offer import Offer
+from jaxfold.chat.tools.reader import ToolUse
 from jaxfold.chat.types import ChatRequest
 from jaxfold.chat.types import CompletionRequest
 from jaxfold.chat.types import Overflow
@@ -133,6 +135,9 @@ class ChatService:
         rendered = self._render(request)
         self._check_length(rendered.text, "messages")
         ids = self._chat_ids(rendered)
+        tools: ToolUse | None = None
+        if request.tools:
+            tools = ToolUse(self.template.tool_format, Offer(request.tools), request.parallel_tool_calls)
         return Prepared(
             prompt_ids=tuple(ids),
             max_tokens=self._reply_limit(ids, request, "messages"),
@@ -146,6 +151,8 @@ class ChatService:
             draft=request.draft,
             cache_salt=request.cache_salt,
             warnings=rendered.warnings,
+            channels=self.template.channels,
+            tools=tools,
         )
 
     def prepare_completion_now(self, request: CompletionRequest) -> Prepared:

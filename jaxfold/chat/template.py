@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 from typing import NoReturn
 
@@ -14,8 +16,10 @@ from jinja2 import meta
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
+from jaxfold.chat.harmony import is_harmony
 from jaxfold.chat.literals import Literals
 from jaxfold.chat.literals import TokenGuard
+from jaxfold.chat.messages import INSTRUCTIONS
 from jaxfold.chat.messages import TemplateTraits
 from jaxfold.chat.messages import arrange
 from jaxfold.chat.messages import plain_text
@@ -26,6 +30,10 @@ from jaxfold.chat.reasoning import named_efforts
 from jaxfold.chat.sandbox import RenderBudget
 from jaxfold.chat.sandbox import RenderLimitError
 from jaxfold.chat.sandbox import TemplateSandbox
+from jaxfold.chat.tools.format import ToolFormat
+from jaxfold.chat.tools.prompt import explanation
+from jaxfold.chat.tools.registry import FORMATS
+from jaxfold.chat.tools.registry import find_format
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import ToolCall
@@ -49,7 +57,23 @@ OWNED = frozenset(
     }
 )
 NO_TEMPLATE = "the model has no chat template: the conversation was written as plain 'role: content' lines"
-NO_TOOLS = "the model's chat template does not show tools: the model does not see their definitions"
+NO_TOOLS = "the model's chat template does not show tools: a system text explains them in its stead"
+
+
+# What is known of a model without a template: plain lines show every role, but no tools.
+NO_TRAITS = TemplateTraits(tools=False, calls=False, results=False)
+NO_PARAMETERS: Mapping[str, Any] = {
+    "description": "",
+    "parameters": {"type": "object", "properties": {}, "required": []},
+}
+PROBE_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "probe",
+        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}, "required": []},
+    },
+}
 
 
 class ChatTemplateError(Exception):
@@ -85,8 +109,11 @@ class ChatTemplate:
         *,
         now: Callable[[], datetime] = datetime.now,
         seconds: float = RENDER_SECONDS,
+        tool_format: str | None = None,
     ) -> None:
         """Compile `source`; `seconds` of CPU time are what one rendering may take.
+
+        `tool_format` names the format of tool calls (a key of `FORMATS`) where the template should not decide.
 
         Raises:
             ChatTemplateError: the source is no template.
@@ -103,10 +130,13 @@ class ChatTemplate:
         self._sandbox.filters["tojson"] = _tojson
         self._sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": self._strftime_now}
         self.variables: frozenset[str] = frozenset()
-        self.traits = TemplateTraits()
+        self.traits = NO_TRAITS
         if source is not None:
             self._compile(source)
             self.traits = self._probe()
+        self.channels: bool = is_harmony(source)
+        found = find_format(source, self.traits.tools, tokenizer.special_tokens)
+        self.tool_format: ToolFormat = found if tool_format is None else FORMATS[tool_format]
 
     @property
     def special(self) -> Mapping[str, str]:
@@ -116,7 +146,7 @@ class ChatTemplate:
     @property
     def supports_tools(self) -> bool:
         """The template shows tool definitions."""
-        return "tools" in self.variables
+        return self.traits.tools
 
     @property
     def supports_thinking(self) -> bool:
@@ -144,17 +174,18 @@ class ChatTemplate:
             variables |= {"enable_thinking": enable_thinking, "thinking": variables.get("thinking", enable_thinking)}
         if not add_generation_prompt:
             variables["add_generation_prompt"] = False
-        entries = to_template(arrange(messages, self.traits), literals, self.traits, "messages")
-        definitions = [literals.hide_value(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
-        warnings: list[str] = []
-        if self.source is None:
-            warnings.append(NO_TEMPLATE)
-            text = self._special.get("bos_token", "") if self._starts_with_bos else ""
-            text += plain_text(entries, literals, add_generation_prompt)
-        else:
-            text = self._try(entries, definitions, variables, literals)
-        if definitions and not self.supports_tools:
+        definitions = [_as_function(tool) for tool in tools]
+        warnings: list[str] = [NO_TEMPLATE] if self.source is None else []
+        if definitions and not self.traits.tools:
             warnings.append(NO_TOOLS)
+            messages = _explained(messages, definitions, self.tool_format)
+            definitions = []
+        entries = to_template(arrange(messages, self.traits, self.tool_format), literals, self.traits, "messages")
+        if self.source is None:
+            text = self._special.get("bos_token", "") if self._starts_with_bos else ""
+            text += plain_text(entries, add_generation_prompt)
+        else:
+            text = self._render(entries, definitions, variables, literals)
         if enable_thinking is False and self.opens_reasoning(text):
             assert self.markers is not None
             text += self.markers.end
@@ -163,6 +194,19 @@ class ChatTemplate:
     def opens_reasoning(self, text: str) -> bool:
         """The rendered prompt ends inside an open reasoning block."""
         return self.markers is not None and text.rstrip().endswith(self.markers.start.rstrip())
+
+    def _render(
+        self, entries: list[dict[str, Any]], tools: list[Any], variables: Mapping[str, Any], literals: Literals
+    ) -> str:
+        hidden = [literals.hide_value(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
+        complete = [{**tool, "function": {**NO_PARAMETERS, **tool["function"]}} for tool in hidden]
+        try:
+            return self._try(entries, hidden, variables, literals)
+        except RequestError:
+            if complete == hidden:
+                raise
+        # Many templates fail on a tool that leaves out its description or its parameters, as it may.
+        return self._try(entries, complete, variables, literals)
 
     def _try(
         self, entries: list[dict[str, Any]], tools: list[Any], variables: Mapping[str, Any], literals: Literals
@@ -212,22 +256,46 @@ class ChatTemplate:
         late = self._shows([user, reply, system, more], system.content) and self._shows(
             [Message("system", "probe lead"), user, reply, system, more], system.content
         )
-        call = ToolCall("probe00id", "probe_name", {"probe_key": "probe_value"})
-        call_turns = [user, Message("assistant", "", tool_calls=(call,)), Message("tool", "4", tool_call_id=call.id)]
-        as_text = TemplateTraits(text_arguments=True)
-        return TemplateTraits(
+        tools = "tools" in self.variables and self._shows([user], PROBE_TOOL["function"]["name"], tools=[PROBE_TOOL])
+        found = self._probe_calls(user)
+        return replace(
+            found,
             leading_system=self._shows([system, user], system.content),
             late_system=late,
             user_runs=self._shows([user, more], more.content),
-            text_arguments=not self._shows(call_turns, "probe_value")
-            and self._shows(call_turns, "probe_value", as_text),
+            tools=tools,
+            results=found.results and tools,
         )
 
-    def _shows(self, messages: Sequence[Message], text: str, traits: TemplateTraits | None = None) -> bool:
+    def _probe_calls(self, user: Message) -> TemplateTraits:
+        """How calls, their results and an assistant's reasoning have to be handed over to reach the prompt."""
+        call = ToolCall("call_probe00000000000000000000", "probe_name", {"probe_key": "probe_value"})
+        asked = Message("assistant", "", "probe thought", tool_calls=(call,))
+        told = Message("tool", "probe result", tool_call_id=call.id)
+        ways = [
+            TemplateTraits(text_arguments=text, short_ids=short) for short in (False, True) for text in (False, True)
+        ]
+        for turns in ([user, asked, told], [user, asked]):
+            for way in ways:
+                if self._shows(turns, "probe_value", way):
+                    key = "thinking"
+                    thinks = self._shows(turns, asked.reasoning, way)
+                    if not thinks and self._shows(turns, asked.reasoning, replace(way, thought_key=key)):
+                        way = replace(way, thought_key=key)
+                    return replace(way, results=self._shows(turns, told.content, way))
+        return TemplateTraits(calls=False, results=self._shows([user, Message("assistant", "x"), told], told.content))
+
+    def _shows(
+        self,
+        messages: Sequence[Message],
+        text: str,
+        traits: TemplateTraits | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> bool:
         literals = Literals(self._guard)
         entries = to_template(messages, literals, traits or TemplateTraits(), "messages")
         try:
-            return text in self._run(entries, [], {}, literals)
+            return text in self._run(entries, list(tools), {}, literals)
         except (Exception, RenderLimitError):
             return False
 
@@ -244,6 +312,17 @@ class ChatTemplate:
 
     def _strftime_now(self, form: str) -> str:
         return self._now().strftime(form)
+
+
+def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in OpenAI's form, which templates expect; a bare function is put into it."""
+    return {"type": "function", **tool} if "function" in tool else {"type": "function", "function": dict(tool)}
+
+
+def _explained(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[Message]:
+    """The conversation with a system text about the tools after its leading system messages."""
+    leading = sum(1 for _ in takewhile(lambda message: message.role in INSTRUCTIONS, messages))
+    return [*messages[:leading], Message("system", explanation(tools, form)), *messages[leading:]]
 
 
 def special_texts(config: Mapping[str, Any]) -> dict[str, str]:

@@ -74,6 +74,9 @@ def test_names_ids_and_reasoning() -> None:
         ('{"a": NaN}', {"_raw": '{"a": NaN}'}),
         ('{"a": "\\ud83d"}', {"_raw": '{"a": "\\ud83d"}'}),
         ("[" * 100_000, {"_raw": "[" * 100_000}),
+        ([1], {"_raw": "[1]"}),
+        (1, {"_raw": "1"}),
+        (True, {"_raw": "true"}),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -85,6 +88,14 @@ def test_calls_in_the_history(arguments: Any, expected: dict[str, Any]) -> None:
 def test_call_without_an_id() -> None:
     message = read_one(role="assistant", tool_calls=[{"function": {"name": "f"}}])
     assert message.tool_calls == (ToolCall("", "f", {}),)
+
+
+def test_calls_as_they_were_before_there_were_tools() -> None:
+    message = read_one(role="assistant", content=None, function_call={"name": "f", "arguments": '{"a": 1}'})
+    assert message.tool_calls == (ToolCall("", "f", {"a": 1}),)
+    assert read_one(role="function", name="f", content="4") == Message("tool", "4", name="f")
+    both = read_one(role="assistant", tool_calls=[call("{}")], function_call={"name": "g"})
+    assert [one.name for one in both.tool_calls] == ["f"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +134,8 @@ def test_call_without_an_id() -> None:
         ([{"role": "assistant", "tool_calls": ["x"]}], "messages[0].tool_calls[0]"),
         ([{"role": "assistant", "tool_calls": [{"function": "f"}]}], "messages[0].tool_calls[0]"),
         ([{"role": "assistant", "tool_calls": [{"function": {}}]}], "messages[0].tool_calls[0].function.name"),
-        ([{"role": "assistant", "tool_calls": [call(1)]}], "messages[0].tool_calls[0].function.arguments"),
+        ([{"role": "assistant", "function_call": "f"}], "messages[0].function_call"),
+        ([{"role": "assistant", "function_call": {"arguments": "{}"}}], "messages[0].function_call.function.name"),
         ([{"role": "assistant", "tool_calls": [call("{}", id=1)]}], "messages[0].tool_calls[0].id"),
     ],
     ids=lambda value: str(value)[-60:],
@@ -147,6 +159,12 @@ SCHEMAS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("choice", [None, "auto", "AUTO", {"type": "auto"}, {"mode": "auto"}])
 def test_tools_to_offer(choice: Any) -> None:
     assert read_tools({"tools": SCHEMAS, "tool_choice": choice}) == tuple(SCHEMAS)
+
+
+def test_allowed_tools_leave_out_the_others() -> None:
+    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "t3"}}, {"name": "bare"}]}
+    for choice in ({"type": "allowed_tools", "allowed_tools": allowed}, {"type": "allowed_tools", **allowed}):
+        assert read_tools({"tools": SCHEMAS, "tool_choice": choice}) == (SCHEMAS[2], SCHEMAS[4])
 
 
 @pytest.mark.parametrize("choice", ["none", "None", {"type": "none"}, {"mode": "none"}])
@@ -175,6 +193,9 @@ def test_choice_none_hides_tools(choice: Any, tools: Any) -> None:
         ([WEATHER], {"type": "function", "function": {"name": "other"}}, "tool_choice"),
         ([{"name": "auto"}], {"type": "function", "function": {"name": "auto"}}, "tool_choice"),
         ([WEATHER], {"type": "function"}, "tool_choice"),
+        ([WEATHER], {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "tool_choice"),
+        ([WEATHER], {"type": "allowed_tools", "tools": [{"name": "other"}]}, "tool_choice"),
+        ([WEATHER], {"type": "allowed_tools", "mode": "required", "tools": [{"name": "get_weather"}]}, "tool_choice"),
         ([WEATHER], "sometimes", "tool_choice"),
         ([WEATHER], 1, "tool_choice"),
         ([WEATHER], [], "tool_choice"),

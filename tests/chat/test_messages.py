@@ -6,6 +6,7 @@ from jaxfold.chat.messages import TemplateTraits
 from jaxfold.chat.messages import arrange
 from jaxfold.chat.messages import plain_text
 from jaxfold.chat.messages import to_template
+from jaxfold.chat.tools.registry import FORMATS
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import Role
 from jaxfold.chat.types import ToolCall
@@ -23,6 +24,7 @@ def literals() -> Literals:
     return Literals(TokenGuard(ByteTokenizer(), "", None))
 
 
+HERMES = FORMATS["hermes"]
 NO_SYSTEM = TemplateTraits(leading_system=False, late_system=False)
 STRICT = TemplateTraits(late_system=False, user_runs=False)
 STRICT_NO_SYSTEM = TemplateTraits(leading_system=False, late_system=False, user_runs=False)
@@ -49,7 +51,7 @@ STRICT_NO_SYSTEM = TemplateTraits(leading_system=False, late_system=False, user_
     ],
 )
 def test_system_text_goes_where_the_template_takes_it(given: str, traits: TemplateTraits, expected: list[str]) -> None:
-    assert [f"{message.role}:{message.content}" for message in arrange(talk(given), traits)] == expected
+    assert [f"{message.role}:{message.content}" for message in arrange(talk(given), traits, HERMES)] == expected
 
 
 def test_entries_are_in_openai_shape() -> None:
@@ -88,8 +90,53 @@ def test_every_text_of_a_caller_is_hidden() -> None:
 
 def test_plain_text() -> None:
     hidden = literals()
-    messages = [*talk("s1 u2"), Message("assistant", "", tool_calls=(ToolCall("c", "add", {"a": 1}),))]
-    entries = to_template(messages, hidden, TemplateTraits(), "messages")
-    assert plain_text(entries, hidden) == (
-        'system: 1\nuser: 2\nassistant: {"name": "add", "arguments": {"a": 1}}\nassistant:'
+    entries = to_template(talk("s1 u2 a3"), hidden, TemplateTraits(), "messages")
+    assert plain_text(entries) == "system: 1\nuser: 2\nassistant: 3\nassistant:"
+    assert plain_text(entries, open_line=False) == "system: 1\nuser: 2\nassistant: 3\n"
+
+
+def test_calls_and_results_as_text() -> None:
+    calls = (ToolCall("c1", "add", {"a": 1}), ToolCall("c2", "now", {}))
+    results = [Message("tool", "3", tool_call_id="c1"), Message("tool", "noon", tool_call_id="c2")]
+    turns = [Message("user", "hi"), Message("assistant", "So:", tool_calls=calls), *results, Message("user", "more")]
+    written = (
+        'So:\n<tool_call>\n{"name": "add", "arguments": {"a":1}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     )
+    told = "<tool_response>\n3\n</tool_response>\n<tool_response>\nnoon\n</tool_response>"
+    none = TemplateTraits(calls=False, results=False)
+    assert arrange(turns, none, HERMES) == [
+        Message("user", "hi"),
+        Message("assistant", written),
+        Message("user", told),
+        Message("user", "more"),
+    ]
+    strict = TemplateTraits(calls=False, results=False, user_runs=False)
+    assert arrange(turns, strict, HERMES)[2:] == [Message("user", f"{told}\n\nmore")]
+    assert arrange(turns, TemplateTraits(), HERMES) == turns
+    assert arrange([*turns[:1], *results], TemplateTraits(results=False), HERMES)[1].role == "user"
+
+
+def test_ids_that_a_template_takes() -> None:
+    turns = [
+        Message("assistant", "", tool_calls=(ToolCall("call_1", "f", {}),)),
+        Message("tool", "x", tool_call_id="call_1"),
+    ]
+    call, told = to_template(turns, literals(), TemplateTraits(short_ids=True), "messages")
+    assert call["tool_calls"][0]["id"] == told["tool_call_id"]
+    assert len(told["tool_call_id"]) == 9 and told["tool_call_id"].isalnum()
+    kept = Message("tool", "x", tool_call_id="aB3456789")
+    assert to_template([kept], literals(), TemplateTraits(short_ids=True), "messages")[0]["tool_call_id"] == "aB3456789"
+
+
+def test_reasoning_under_the_name_that_a_template_reads() -> None:
+    traits = TemplateTraits(thought_key="thinking")
+    calls = (ToolCall("c", "f", {}),)
+    first, second = to_template(
+        [Message("assistant", "", "hm", calls), Message("assistant", "So:", "hm", calls)],
+        literals(),
+        traits,
+        "messages",
+    )
+    assert first["thinking"] == "hm" and "reasoning_content" not in first
+    assert "thinking" not in second  # such templates take a text or thoughts beside calls, not both

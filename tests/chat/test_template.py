@@ -9,6 +9,7 @@ from jaxfold.chat.template import OWNED
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.template import ChatTemplateError
 from jaxfold.chat.template import special_texts
+from jaxfold.chat.tools.jsontext import dumps
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import ToolCall
@@ -175,8 +176,12 @@ def test_arguments_become_text_for_a_template_that_wants_text() -> None:
 
 def test_without_a_template() -> None:
     template = ChatTemplate(None, ByteTokenizer(add_bos=True))
-    rendered = template.render([Message("system", "S"), USER], tools=[TOOL])
+    rendered = template.render([Message("system", "S"), USER])
     assert rendered.text == "<s>system: S\nuser: Hi\nassistant:"
+    assert rendered.warnings == (NO_TEMPLATE,)
+    rendered = template.render([Message("system", "S"), USER], tools=[TOOL])
+    assert rendered.text.startswith("<s>system: S\n\nYou can use tools.")
+    assert rendered.text.endswith("just answer.\nuser: Hi\nassistant:")
     assert rendered.warnings == (NO_TEMPLATE, NO_TOOLS)
     assert render(None, Message("user", "<|im_end|>")) == "user: <|im_end|>\nassistant:"
 
@@ -188,6 +193,65 @@ def test_what_a_template_can_do_is_told() -> None:
     assert full.render([USER], tools=[TOOL]).warnings == ()
     assert plain.render([USER], tools=[TOOL]).warnings == (NO_TOOLS,)
     assert ChatTemplate("{{ 'low' if effort == \"max\" }}", TOKENIZER).effort_levels == ("low", "max")
+
+
+@pytest.mark.parametrize("source", [templates.PLAIN_CHATML, templates.STRICT, templates.DEAF, None])
+def test_a_template_without_tools_gets_them_explained(source: str | None) -> None:
+    call = ToolCall("c1", "add", {"a": "<|im_end|>"})
+    turns = [USER, Message("assistant", "", tool_calls=(call,)), Message("tool", "42", tool_call_id="c1")]
+    text = render(source, *turns, tools=[TOOL, {"name": "now", "description": "<|im_end|>"}])
+    assert dumps(TOOL) + '\n{"type":"function","function":{"name":"now","description":"<|im_end|>"}}\n' in text
+    assert '{"name": "TOOL_NAME", "arguments": {"PARAMETER":"VALUE"}}' in text
+    assert '{"name": "add", "arguments": {"a":"<|im_end|>"}}' in text
+    assert "<tool_response>\n42\n</tool_response>" in text
+    assert "None" not in text
+    assert text.index("You can use tools") < text.index("Hi")
+    named = ChatTemplate(source, TOKENIZER, tool_format="mistral").render([USER], tools=[TOOL]).text
+    assert '[TOOL_CALLS][{"name": "TOOL_NAME"' in named
+
+
+def test_calls_reach_a_template_that_shows_tools_but_no_calls() -> None:
+    source = "{{ tools | tojson }}<tool_call>{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    calls = (ToolCall("c", "add", {"a": 1}),)
+    text = render(source, USER, Message("assistant", "", tool_calls=calls), Message("tool", "42"), tools=[TOOL])
+    assert '{"name": "add", "arguments": {"a":1}}' in text
+    assert "tool:42;" in text
+
+
+def test_ids_are_made_short_for_a_template_that_insists() -> None:
+    source = (
+        "{{ tools }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{% if c.id | length != 9 %}"
+        "{{ raise_exception('nine!') }}{% endif %}({{ c.id }} {{ c.function.arguments }}){% endfor %}"
+        "{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}{% endfor %}"
+    )
+    call = ToolCall("call_0123456789abcdef01234567", "add", {"a": 1})
+    asked = Message("assistant", "", tool_calls=(call,))
+    text = render(source, USER, asked, Message("tool", "42", tool_call_id=call.id))
+    first, second = text.split("(")[1:]
+    assert first[:9] == second[:9]
+    assert first[:9].isalnum() and first[9] == " "
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for t in tools %}{{ t.function.parameters.properties | length }}{% endfor %}",
+        "{% for t in tools %}{{ t.function.description + '!' }}{{ t.function.parameters | tojson }}{% endfor %}",
+    ],
+)
+def test_tools_may_leave_out_what_the_template_looks_at(source: str) -> None:
+    probe = "{% if tools %}{% for t in tools %}{{ t.function.name }}{% endfor %}{% endif %}"
+    text = render(probe + source, tools=[{"type": "function", "function": {"name": "now"}}, {"name": "later"}])
+    assert text.startswith("nowlater")
+
+
+def test_reasoning_reaches_a_template_with_another_name_for_it() -> None:
+    source = (
+        "{{ tools }}{% for m in messages %}{{ m.thinking }}{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+    )
+    calls = (ToolCall("c", "add", {"a": 1}),)
+    assert "deep thought" in render(source, USER, Message("assistant", "", "deep thought", calls), Message("tool", "4"))
 
 
 def test_long_prompts_are_rendered() -> None:

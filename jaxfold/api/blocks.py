@@ -78,8 +78,9 @@ class Blocks:
     def finish(self, cut: bool) -> list[Step]:
         """The reply is over; `cut` says that its limit ended it."""
         steps: list[Step] = []
-        if self._kind == "text" and self._held and not self.all:
-            steps = [self._begin("text"), *self._grow(self._held)]
+        blanks = self._held
+        if self._kind == "text" and blanks and not self.all:
+            steps = [self._begin("text"), *self._grow(blanks)]
         return [*steps, *self._close(cut)]
 
     def text(self, kind: BlockKind) -> str:

@@ -19,7 +19,6 @@ def health_routes(state: ServerState) -> Blueprint:
     """GET / and /health, /health/live, /health/ready, /metrics, /models, each with and without /v1."""
     routes = Blueprint("health", __name__)
 
-    @routes.get("/")
     @routes.get("/health")
     @routes.get("/v1/health")
     async def health() -> Response:
@@ -27,6 +26,9 @@ def health_routes(state: ServerState) -> Blueprint:
         if state.settings.keys.required and exchange_of(request.scope).key is None:
             full = {"status": full["status"]}
         return json_response(full)
+
+    if not state.settings.webui:
+        routes.get("/")(health)
 
     @routes.get("/health/live")
     async def live() -> Response:

@@ -30,7 +30,6 @@ from jaxfold.api.uploads_store import Uploads
 from jaxfold.api.webui import Page
 from jaxfold.api.webui import webui_routes
 from jaxfold.api.webui_page import webui_page_routes
-from jaxfold.api.webui_page import webui_page_routes
 from jaxfold.api.wire import json_response
 from jaxfold.chat.service import ChatService
 
@@ -67,8 +66,6 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(ollama_model_routes(state))
     app.register_blueprint(ollama_embed_routes())
     app.register_blueprint(webui_routes(state, page))
-    if settings.webui:
-        app.register_blueprint(webui_page_routes(state))
     if settings.webui:
         app.register_blueprint(webui_page_routes(state))
     use_uploads(app, state, uploads)

@@ -19,9 +19,9 @@ from jaxfold.api.health import health_routes
 from jaxfold.api.ollama import ollama_routes
 from jaxfold.api.ollama_embed import ollama_embed_routes
 from jaxfold.api.ollama_models import ollama_model_routes
+from jaxfold.api.openapi import openapi_routes
 from jaxfold.api.response_store import open_store
 from jaxfold.api.responses import response_routes
-from jaxfold.api.openapi import openapi_routes
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.tokenize import tokenize_routes

@@ -15,6 +15,8 @@ import jax
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 SOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("paged_attention/native/attention.cc", ()),
+    ("paged_attention/native/rows_avx2.cc", ("-mavx2", "-mfma")),
     ("quantised_matmul/native/product.cc", ("-mavx2",)),
     ("quantised_matmul/native/tile_avx2.cc", ("-mavx2",)),
     ("quantised_matmul/native/tile_avx512vnni.cc", ("-mavx512f", "-mavx512bw", "-mavx512vnni")),
@@ -30,7 +32,7 @@ class BuildError(Exception):
 def library_path() -> Path:
     """Where the library of these sources and this jaxlib lies, built or not."""
     digest = hashlib.sha256(repr((FLAGS, SOURCES, version("jaxlib"))).encode())
-    for file in sorted(ROOT.glob("*/native/*.*")):
+    for file in sorted([*ROOT.glob("include/*"), *ROOT.glob("*/native/*")]):
         if file.suffix in (".cc", ".h"):
             digest.update(file.read_bytes())
     return ROOT / "libraries" / f"cpu-{digest.hexdigest()[:16]}.so"
@@ -58,7 +60,20 @@ def build() -> Path:
         objects = []
         for name, extra in SOURCES:
             out = Path(folder) / f"{Path(name).stem}.o"
-            _run([compiler, *FLAGS, *extra, "-isystem", jax.ffi.include_dir(), "-c", str(ROOT / name), "-o", str(out)])
+            _run(
+                [
+                    compiler,
+                    *FLAGS,
+                    *extra,
+                    f"-I{ROOT / 'include'}",
+                    "-isystem",
+                    jax.ffi.include_dir(),
+                    "-c",
+                    str(ROOT / name),
+                    "-o",
+                    str(out),
+                ]
+            )
             objects.append(str(out))
         library = Path(folder) / target.name
         _run([compiler, "-shared", *objects, "-o", str(library), "-lpthread"])

@@ -22,7 +22,7 @@ fail() {
 
 # What the environment is made from; the folder too, because a virtual environment cannot be moved.
 wanted_stamp() {
-    cat "$LOCK" pyproject.toml scripts/setup.sh | cksum
+    cat "$LOCK" pyproject.toml scripts/setup.sh pallas_kernels/build.py pallas_kernels/include/* pallas_kernels/*/native/* | cksum
     printf '%s\n%s\n' "$PWD" "${PYTHON:-}"
 }
 
@@ -99,23 +99,31 @@ main() {
     rm -f "$STAMP"
 
     base=$(find_python) || fail "found no Python >= $MINIMUM (tried PYTHON, python3.13, python3.12, python3 and pyenv's versions); install one, or name it: make setup PYTHON=/path/to/python3.12"
-    say "setup: [1/4] Python $(python_version "$base") ($base)"
+    say "setup: [1/5] Python $(python_version "$base") ($base)"
 
     step=$(seconds)
     make_venv "$base"
-    say "setup: [2/4] virtual environment in $VENV ($(took "$step"))"
+    say "setup: [2/5] virtual environment in $VENV ($(took "$step"))"
 
     step=$(seconds)
-    say "setup: [3/4] installing $(grep -c == "$LOCK") pinned packages, about a minute the first time ..."
+    say "setup: [3/5] installing $(grep -c == "$LOCK") pinned packages, about a minute the first time ..."
     quietly "$VENV/bin/python" -m pip install --no-deps --no-compile -r "$LOCK" || fail "pip could not install $LOCK (see above)"
     # On every core, which pip does not. Some packages ship files that are not meant to compile, so the result is not judged.
     quietly "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" || true
-    say "setup: [3/4] packages installed ($(took "$step"))"
+    say "setup: [3/5] packages installed ($(took "$step"))"
 
     step=$(seconds)
     quietly "$VENV/bin/python" -m pip install --no-deps --no-build-isolation -e . || fail "pip could not install jaxfold itself (see above)"
     quietly "$VENV/bin/python" -m pip check || fail "the pinned packages do not fit together (see above)"
-    say "setup: [4/4] jaxfold installed as $VENV/bin/jaxfold ($(took "$step"))"
+    say "setup: [4/5] jaxfold installed as $VENV/bin/jaxfold ($(took "$step"))"
+
+    step=$(seconds)
+    # Without a compiler the same operations run in plain XLA.
+    if "$VENV/bin/python" -m pallas_kernels.build >/dev/null; then
+        say "setup: [5/5] CPU kernels compiled ($(took "$step"))"
+    else
+        say "setup: [5/5] going on without compiled CPU kernels: slower, nothing else is lost"
+    fi
 
     wanted_stamp >"$STAMP"
     say "setup: done in $(took "$begin")"

@@ -55,6 +55,7 @@ def doctor(model: str | None, log_level: str, **flags: Any) -> None:
     show("Versions", versions())
     show("Machine", machine())
     show("Devices", devices())
+    show("Kernels", forms())
     if model is None:
         return
     from jaxfold.cli.loading import start
@@ -137,6 +138,13 @@ def devices() -> list[tuple[str, str]]:
         kind = "the host's processor" if device.platform == "cpu" else device.device_kind
         rows.append((f"{device.platform}:{device.id}", f"{kind}{memory}"))
     return rows
+
+
+def forms() -> list[tuple[str, str]]:
+    """Operation -> the form that runs here: compiled for this processor, or plain XLA."""
+    from pallas_kernels.forms import kernels
+
+    return [(name, form) for name, _, form in (line.partition(": ") for line in kernels())]
 
 
 def model_facts(info: EngineInfo) -> list[tuple[str, str]]:

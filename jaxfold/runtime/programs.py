@@ -44,7 +44,7 @@ from jaxfold.runtime.sampling.state import DrawState
 from jaxfold.runtime.sampling.state import reset_slot
 from jaxfold.runtime.table import StepShape
 from jaxfold.runtime.table import Table
-from pallas_kernels.quantised_matmul import implementation
+from pallas_kernels.forms import kernels
 
 LOG = logging.getLogger(__name__)
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -248,7 +248,7 @@ def program_key(name: str, facts: str) -> str:
         cpu_flags(),
         os.environ.get("XLA_FLAGS", ""),
         source_hash(),
-        implementation(),
+        *kernels(),
         name,
         facts,
     ]

@@ -5,6 +5,7 @@ page 0 is scratch, where padding rows write.  One formulation serves decode, ver
 """
 
 from pallas_kernels.paged_attention.dispatch import attend
+from pallas_kernels.paged_attention.dispatch import implementation
 from pallas_kernels.paged_attention.dispatch import write_rows
 
-__all__ = ["attend", "write_rows"]
+__all__ = ["attend", "implementation", "write_rows"]

@@ -7,7 +7,7 @@ import logging
 import jax
 import numpy as np
 
-from pallas_kernels.build import library_path
+from pallas_kernels import native
 from pallas_kernels.quantised_matmul import reference
 from pallas_kernels.quantised_matmul.reference import SMALLEST
 from pallas_kernels.quantised_matmul.reference import row_limit
@@ -26,25 +26,18 @@ def int8_matmul(x: jax.Array, values: jax.Array, scales: jax.Array) -> jax.Array
 
 @functools.cache
 def available() -> str | None:
-    """The instruction set that the library will use, once it is registered with JAX; None where there is none.
+    """The instruction set that it uses here, once it is registered with JAX; None where it cannot run.
 
     A library that does not give the reference's bits on this machine is not used.
     """
-    path = library_path()
-    if not path.is_file():
+    form, library = native.instruction_set("jaxfold_int8_form"), native.library()
+    if form is None or library is None:
         return None
-    try:
-        library = ctypes.CDLL(str(path))
-        library.jaxfold_int8_form.restype = ctypes.c_char_p
-        form = library.jaxfold_int8_form()
-        if form is None or not _is_right(library):
-            LOG.warning("the compiled int8 product cannot be used on this machine; plain XLA gives the same tokens")
-            return None
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.jaxfold_int8_product), platform="cpu")
-    except (OSError, AttributeError) as error:
-        LOG.warning("the compiled int8 product cannot be loaded (%s); plain XLA gives the same tokens", error)
+    if not _is_right(library):
+        LOG.warning("the compiled int8 product is wrong on this machine; plain XLA gives the right tokens")
         return None
-    return str(form.decode())
+    native.register(TARGET)
+    return form
 
 
 def _is_right(library: ctypes.CDLL) -> bool:

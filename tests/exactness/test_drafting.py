@@ -17,19 +17,18 @@ from jaxfold.runtime.api import Finished
 from jaxfold.runtime.api import SamplingParams
 from jaxfold.runtime.api import token_sha
 from jaxfold.runtime.drafting.base import Proposal
-from jaxfold.runtime.drafting.costs import RoundCosts
 from jaxfold.runtime.drafting.lane import LaneDrafts
 from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.drafting.replay import ReplayProposer
 from jaxfold.runtime.engine import LocalEngine
 from jaxfold.runtime.lanes import Job
-from jaxfold.runtime.table import StepShape
 from tests.exactness.test_engine_exact import SAMPLINGS
 from tests.exactness.test_engine_exact import mixed
 from tests.exactness.test_engine_exact import prompt
 from tests.exactness.test_engine_exact import wait_idle
 from tests.tiny_engines import Ask
 from tests.tiny_engines import Client
+from tests.tiny_engines import FreeWindows
 from tests.tiny_engines import tiny_engine
 
 
@@ -59,7 +58,7 @@ class Knowing(Planner):
 
     def __init__(self, engine: LocalEngine) -> None:
         table = engine.core.device.programs.table
-        super().__init__(table, Free({}))
+        super().__init__(table, FreeWindows())
         self.noise = 0.15
         self._replies: dict[tuple[int, ...], list[int]] = {}
 
@@ -71,14 +70,6 @@ class Knowing(Planner):
         if not job.request.draft:
             return None
         return LaneDrafts((ReplayProposer(job.sent), Oracle(known, self.noise, len(known))))
-
-
-class Free(RoundCosts):
-    def of(self, shape: StepShape) -> float:
-        return 0.5 if shape.columns > 1 else 1.0
-
-    def saw(self, shape: StepShape, seconds: float) -> None:
-        pass
 
 
 @pytest.fixture(scope="session")

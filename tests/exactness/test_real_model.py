@@ -1,6 +1,7 @@
 """The real SmolLM2 in the engine as it is served: what else runs, and what ran before, changes no token."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -27,6 +28,7 @@ from tests.smollm2 import LANES
 from tests.smollm2 import smollm2_cache
 from tests.tiny_engines import Ask
 from tests.tiny_engines import Client
+from tests.tiny_engines import FreeWindows
 
 # The first test to come compiles the programs, which takes minutes where the cores are shared.
 pytestmark = [pytest.mark.real_model, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -112,6 +114,24 @@ def test_warm_equals_cold_and_a_follow_up_turn_equals_a_fresh_one(
     fresh = client.run(Ask(turn.prompt, 10, sampling, salt=f"{name} fresh"))
     assert fresh.stats().cached_tokens == 0
     assert warm.ids == fresh.ids
+
+
+def test_copies_change_no_token(client: Client, text: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that begins again is copied, alone and by two at once; the replies are those without drafts."""
+    planner = client.engine.core.planner
+    assert planner is not None
+    monkeypatch.setattr(planner, "costs", FreeWindows())
+    asks = [
+        Ask((*text[i : i + 100], *text[i : i + 30]), 24, sampling, salt=f"copies {i}", draft=False)
+        for i, sampling in zip((0, 300, 600, 900), SAMPLINGS, strict=False)
+    ]
+    plain = [client.run(ask).ids for ask in asks]
+    drafting = [replace(ask, draft=True) for ask in asks]
+    alone = [client.run(ask) for ask in drafting]
+    assert [reply.ids for reply in alone] == plain
+    assert sum(reply.stats().accepted for reply in alone) > 20
+    assert [reply.ids for pair in (drafting[:2], drafting[2:]) for reply in client.together(pair)] == plain
+    assert client.engine.snapshot().compiles_after_ready == 0
 
 
 def test_greedy_replies_are_nearly_those_of_the_float32_reference(client: Client) -> None:

@@ -9,6 +9,8 @@ from typing import Final
 
 import click
 
+from jaxfold.chat.reasoning import LADDER
+from jaxfold.chat.tools.registry import FORMATS
 from jaxfold.cli.environment import variable_of
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.parameters import Decorator
@@ -200,6 +202,20 @@ reply_flags: Final[Decorator] = options(
         group=REPLIES,
         show_default="the model's own",
         help="A Jinja file that renders conversations.",
+    ),
+    option(
+        "--tool-format",
+        type=click.Choice(list(FORMATS)),
+        group=REPLIES,
+        show_default="what the template shows",
+        help="How the model writes tool calls.",
+    ),
+    option(
+        "--reasoning-effort",
+        type=click.Choice(["none", *LADDER]),
+        group=REPLIES,
+        show_default="the template's own",
+        help="Effort of a chat that names none; none turns thinking off.",
     ),
     option(
         "--hosted-tools",

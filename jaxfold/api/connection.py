@@ -34,6 +34,8 @@ LINGER_S = 2.0
 """How long a connection with an unread body is kept after the response, so that the client can read it."""
 ENDING = (408, 413)
 """Refusals of a body that is known to go on."""
+UNAUTHORISED = 401
+"""Whoever guesses keys pays for a connection each time."""
 QUIET_PATHS = ("/metrics", "/health", "/health/live", "/health/ready")
 
 access_log = logging.getLogger("jaxfold.access")
@@ -117,6 +119,8 @@ class Exchange:
             self.status = message["status"]
             if not self._body_over.is_set():
                 await self._settle(message)
+            if message["status"] == UNAUTHORISED:
+                self._end_connection(message)
         elif kind == "http.response.body" and not message.get("more_body", False):
             if self._dropping:
                 await self._body_ends(LINGER_S)
@@ -128,8 +132,14 @@ class Exchange:
         self._dropping = True
         if start["status"] not in ENDING and await self._body_ends(SETTLE_S):
             self._dropping = False
-        elif self._scope["http_version"] < "2":
-            start["headers"] = [*start["headers"], (b"connection", b"close")]
+        else:
+            self._end_connection(start)
+
+    def _end_connection(self, start: Message) -> None:
+        """End the connection after this response. In HTTP/2 a request is only a stream of it."""
+        close = (b"connection", b"close")
+        if self._scope["http_version"] < "2" and close not in start["headers"]:
+            start["headers"] = [*start["headers"], close]
 
     async def _body_ends(self, timeout: float) -> bool:
         try:

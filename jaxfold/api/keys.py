@@ -228,8 +228,7 @@ def unauthorised(headers: Headers, query: bytes) -> ApiError:
         message = "a key in the URL is not accepted: send it as Authorization: Bearer KEY or as x-api-key: KEY"
     else:
         message = "an API key is needed: send it as Authorization: Bearer KEY or as x-api-key: KEY"
-    headers_out = {"WWW-Authenticate": "Bearer", "Connection": "close"}
-    return ApiError(401, message, code="invalid_api_key", headers=headers_out)
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def _line_key(line: str, number: int) -> Key:

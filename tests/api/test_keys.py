@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +172,25 @@ def test_without_keys_any_key_will_do() -> None:
         for headers in ({}, {"Authorization": "Bearer "}, {"x-api-key": "anything"}):
             assert server.request("POST", CHAT, chat_body(), headers).status == 200
             assert "streams" in server.request("GET", "/health", headers=headers).json
+
+
+def test_keys_over_http2(locked: Server) -> None:
+    with httpx.Client(http1=False, http2=True, base_url=locked.url) as client:
+        refused = client.post(CHAT, json=chat_body())
+        assert (refused.http_version, refused.status_code) == ("HTTP/2", 401)
+        assert client.post(CHAT, json=chat_body(), headers=BEARER).status_code == 200
+        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"), [((), 401), (("Origin: https://evil.example",), 403), ((f"x-api-key: {KEY}",), 405)]
+)
+def test_websockets_pass_the_same_door(locked: Server, lines: tuple[str, ...], status: int) -> None:
+    upgrade = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
+               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")  # fmt: skip
+    with Raw(locked) as raw:
+        raw.send(head("/v1/chat/completions", *upgrade, *lines, method="GET"))
+        assert raw.read_until(b"\r\n\r\n").startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_the_access_log_names_keys_and_never_shows_them(locked: Server, caplog: pytest.LogCaptureFixture) -> None:

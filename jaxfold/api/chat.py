@@ -23,9 +23,9 @@ from jaxfold.api.sampling import read_sampling
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
-from jaxfold.chat.reasoning import LADDER
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.template import ChatTemplate
+from jaxfold.chat.types import LADDER
 from jaxfold.chat.types import ChatRequest
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import Piece

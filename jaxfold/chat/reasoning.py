@@ -8,9 +8,8 @@ from typing import Protocol
 
 from jaxfold.chat.stops import StopFilter
 from jaxfold.chat.stops import StopSet
+from jaxfold.chat.types import LADDER
 
-# Effort, weakest first. "none" is not a level of thinking and stands outside.
-LADDER = ("minimal", "low", "medium", "high", "xhigh", "max")
 # A reply that starts with more blank space than this is an answer: what is held back must stay small.
 MAX_BLANK_LEAD = 256
 

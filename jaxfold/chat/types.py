@@ -14,6 +14,9 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 StopReason = Literal["stop", "length", "tool_calls", "cancelled"]
 Overflow = Literal["reject", "clamp"]
 
+# Levels of reasoning effort, weakest first. "none" is not a level of thinking and stands outside.
+LADDER = ("minimal", "low", "medium", "high", "xhigh", "max")
+
 
 class RequestError(Exception):
     """A request that is refused before anything is sent: HTTP 400 unless `status` says otherwise.

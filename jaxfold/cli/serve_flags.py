@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from jaxfold.chat.reasoning import LADDER
 from jaxfold.chat.tools.registry import FORMATS
+from jaxfold.chat.types import LADDER
 from jaxfold.cli.environment import variable_of
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.parameters import Decorator

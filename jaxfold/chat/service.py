@@ -8,10 +8,13 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
 from functools import cached_property
 from functools import partial
 
@@ -48,6 +51,9 @@ ORDINARY_CHARS_PER_TOKEN = 16
 class ChatSettings:
     """`default_max_tokens` is a reply's limit where a request names none (None: the room left).
 
+    `stop` are the stop strings of a request that names none, or with `merge_stops` of every request besides its own.
+    The fields of SamplingParams in `pinned_sampling` hold whatever a request says.
+
     `reply_limit` says what becomes of a limit above the room. `max_preparing` requests may wait for or be in the
     `prepare_threads`. A reader may be `max_unread_events` engine events or `max_unread_bytes` of text behind.
     """
@@ -58,6 +64,9 @@ class ChatSettings:
     max_preparing: int = 256
     max_unread_events: int = 1 << 16
     max_unread_bytes: int = 8 << 20
+    stop: tuple[str, ...] = ()
+    merge_stops: bool = False
+    pinned_sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 class ChatService:
@@ -130,6 +139,7 @@ class ChatService:
 
     def prepare_chat_now(self, request: ChatRequest) -> Prepared:
         """`prepare_chat` on the calling thread."""
+        request = self._settled(request)
         limits = request.limits
         check_stops(limits.stop)
         rendered = self._render(request)
@@ -157,6 +167,7 @@ class ChatService:
 
     def prepare_completion_now(self, request: CompletionRequest) -> Prepared:
         """`prepare_completion` on the calling thread."""
+        request = self._settled(request)
         limits = request.limits
         check_stops(limits.stop)
         ids = self._completion_ids(request)
@@ -172,6 +183,15 @@ class ChatService:
             cache_salt=request.cache_salt,
             param="prompt",
         )
+
+    def _settled[R: (ChatRequest, CompletionRequest)](self, request: R) -> R:
+        """The request with what the server's operator has set."""
+        settings: ChatSettings = self.settings
+        stop: tuple[str, ...] = request.limits.stop
+        if settings.merge_stops or not stop:
+            stop = tuple(dict.fromkeys((*stop, *settings.stop)))
+        sampling = replace(request.sampling, **settings.pinned_sampling)  # type: ignore[arg-type]  # each is a field
+        return replace(request, sampling=sampling, limits=replace(request.limits, stop=stop))
 
     def _render(self, request: ChatRequest, add_generation_prompt: bool = True) -> Rendered:
         if not request.messages:

@@ -1,5 +1,7 @@
 """From a path and flags to a running engine and the chat service on top of it."""
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +15,11 @@ from jaxfold.chat.template import ChatTemplate
 from jaxfold.cli.engine_flags import engine_options
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.models import locate
-from jaxfold.cli.sampling_flags import default_sampling
+from jaxfold.cli.sampling_flags import chosen_sampling
 from jaxfold.runtime.api import SamplingParams
 
 if TYPE_CHECKING:
+    from jaxfold.api.settings import ModelFile
     from jaxfold.checkpoints import Checkpoint
     from jaxfold.runtime.loader import LoadedModel
     from jaxfold.tokenizers.base import Tokenizer
@@ -29,6 +32,7 @@ class Started:
     model: "LoadedModel"
     service: ChatService
     sampling: SamplingParams
+    sampling_set: frozenset[str]
 
     def close(self) -> None:
         self.service.close()
@@ -57,17 +61,19 @@ def start(
     progress("loading JAX")
     from jaxfold.runtime.loader import load_engine
 
-    parts: list[tuple[ChatTemplate, SamplingParams]] = []
+    parts: list[tuple[ChatTemplate, dict[str, Any]]] = []
 
     def accept(checkpoint: "Checkpoint", tokenizer: "Tokenizer") -> None:
         # A template or a default that is wrong is told now, not after a minute of compiling.
         source = checkpoint.chat_template if template is None else template
-        renderer = ChatTemplate(source, tokenizer, special_texts(checkpoint.tokenizer_files.config))
-        parts.append((renderer, default_sampling(checkpoint.generation_config, flags, path)))
+        special = special_texts(checkpoint.tokenizer_files.config)
+        renderer = ChatTemplate(source, tokenizer, special, tool_format=flags.get("tool_format"))
+        parts.append((renderer, chosen_sampling(checkpoint.generation_config, flags, path)))
 
     loaded = load_engine(options, progress, accept)
-    renderer, sampling = parts[0]
-    return Started(loaded, ChatService(loaded.engine, loaded.tokenizer, renderer, settings), sampling)
+    renderer, chosen = parts[0]
+    service = ChatService(loaded.engine, loaded.tokenizer, renderer, settings)
+    return Started(loaded, service, SamplingParams(**chosen), frozenset(chosen))
 
 
 def special_texts(config: Mapping[str, Any]) -> dict[str, str]:
@@ -92,3 +98,24 @@ def read_template(path: Path | None) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"--chat-template {path}: {error}") from None
+
+
+def model_file(checkpoint: "Checkpoint") -> "ModelFile":
+    """What lists of models say of a checkpoint."""
+    from jaxfold.api.settings import ModelFile
+
+    path = checkpoint.path
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    numbers: Counter[str] = Counter()
+    for tensor in checkpoint.tensors.values():
+        numbers[tensor.stored] += math.prod(tensor.shape)
+    context = checkpoint.config.get("max_position_embeddings")
+    return ModelFile(
+        path=path.resolve(),
+        size=sum(one.stat().st_size for one in files),
+        modified=max(one.stat().st_mtime for one in files),
+        format=checkpoint.format,
+        quantisation=numbers.most_common(1)[0][0],
+        parameters=numbers.total(),
+        context=context if isinstance(context, int) else None,
+    )

@@ -47,7 +47,56 @@ sampling_flags: Final[Decorator] = options(
         help="Leave out tokens less likely than this part of the likeliest; 0 is off.",
     ),
 )
-"""Adds the options that `default_sampling` reads."""
+"""Adds options that `default_sampling` reads."""
+
+server_sampling_flags: Final[Decorator] = options(
+    option(
+        "--repeat-penalty",
+        type=Real(min=0, min_open=True),
+        group=SAMPLING,
+        show_default=f"{_FROM_MODEL} off",
+        help="Above 1, tokens that the reply holds already become less likely.",
+    ),
+    option(
+        "--repeat-last-n",
+        type=click.IntRange(min=-1),
+        group=SAMPLING,
+        show_default="all",
+        help="How many of the last tokens of a reply the penalties look at; -1 is all.",
+    ),
+    option(
+        "--presence-penalty", type=Real(-2, 2), group=SAMPLING, show_default="0", help="Taken once from a seen token."
+    ),
+    option(
+        "--frequency-penalty", type=Real(-2, 2), group=SAMPLING, show_default="0", help="Taken each time it was seen."
+    ),
+    option(
+        "--stop",
+        multiple=True,
+        group=SAMPLING,
+        help="A text that ends a reply whose request names none; may be repeated.",
+    ),
+    option(
+        "--sampling-precedence",
+        type=click.Choice(["request", "config"]),
+        default="request",
+        group=SAMPLING,
+        help="Who wins where a request and these options differ; with config, --stop is added to a request's own.",
+    ),
+)
+"""More of them, for a server."""
+
+# Option -> field of SamplingParams.
+_FLAG_FIELDS: Final[Mapping[str, str]] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repeat_penalty": "repeat_penalty",
+    "repeat_last_n": "penalty_last_n",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
 
 # generation_config.json's key -> our field, its smallest and largest value.
 _CONFIG_KEYS: Final[Mapping[str, tuple[str, float, float]]] = {
@@ -59,8 +108,18 @@ _CONFIG_KEYS: Final[Mapping[str, tuple[str, float, float]]] = {
 }
 
 
+def flag_sampling(flags: Mapping[str, Any]) -> dict[str, float | int]:
+    """The fields of SamplingParams that the command line sets."""
+    return {field: flags[name] for name, field in _FLAG_FIELDS.items() if flags.get(name) is not None}
+
+
 def default_sampling(config: Mapping[str, Any], flags: Mapping[str, Any], path: Path) -> SamplingParams:
-    """What a request that sets nothing is drawn with: `flags` over `config` (generation_config.json) over off.
+    """What a request that sets nothing is drawn with. Raises as `chosen_sampling` does."""
+    return SamplingParams(**chosen_sampling(config, flags, path))  # type: ignore[arg-type]  # each is one of its fields
+
+
+def chosen_sampling(config: Mapping[str, Any], flags: Mapping[str, Any], path: Path) -> dict[str, float | int]:
+    """The fields that something sets: `flags` over `config` (generation_config.json).
 
     A model whose config says `do_sample: false` is greedy unless --temperature says otherwise.
 
@@ -79,7 +138,4 @@ def default_sampling(config: Mapping[str, Any], flags: Mapping[str, Any], path: 
         chosen[field] = int(value) if field == "top_k" else float(value)
     if config.get("do_sample") is False:
         chosen["temperature"] = 0.0
-    for name in ("temperature", "top_p", "top_k", "min_p"):
-        if flags.get(name) is not None:
-            chosen[name] = flags[name]
-    return SamplingParams(**chosen)  # type: ignore[arg-type]  # each key is one of its fields
+    return chosen | flag_sampling(flags)

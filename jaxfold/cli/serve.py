@@ -24,7 +24,9 @@ from jaxfold.cli.parameters import log_level_option
 from jaxfold.cli.parameters import model_argument
 from jaxfold.cli.progress import Steps
 from jaxfold.cli.progress import configure_logging
+from jaxfold.cli.sampling_flags import flag_sampling
 from jaxfold.cli.sampling_flags import sampling_flags
+from jaxfold.cli.sampling_flags import server_sampling_flags
 from jaxfold.cli.serve_flags import access_flags
 from jaxfold.cli.serve_flags import address_flags
 from jaxfold.cli.serve_flags import browser_rules
@@ -34,6 +36,9 @@ from jaxfold.cli.serve_flags import name_flags
 from jaxfold.cli.serve_flags import reply_flags
 from jaxfold.cli.serve_flags import store_flags
 from jaxfold.cli.serve_flags import store_settings
+from jaxfold.cli.webui_flags import puller
+from jaxfold.cli.webui_flags import upload_settings
+from jaxfold.cli.webui_flags import webui_flags
 from jaxfold.runtime.api import Engine
 
 if TYPE_CHECKING:
@@ -58,15 +63,17 @@ Examples:
 @name_flags
 @reply_flags
 @sampling_flags
+@server_sampling_flags
+@webui_flags
 @engine_flags
 @queue_flags
 @store_flags
 @limit_flags
 @log_level_option
 def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int:
-    """Serve MODEL over the OpenAI API at http://HOST:PORT/v1 until Ctrl-C or SIGTERM.
+    """Serve MODEL over the OpenAI API at http://HOST:PORT/v1, over Ollama's at /api and as a page at /.
 
-    The port is taken before the model is loaded; /health tells when it is ready.
+    The port is taken before the model is loaded; /health tells when it is ready. Ctrl-C or SIGTERM ends it.
     """
     from jaxfold.api.origins import is_loopback
 
@@ -112,7 +119,13 @@ class _Server:
         self._flags = flags
         self._template = read_template(flags["chat_template"])
         given = {"default_max_tokens": flags["max_tokens"], "reply_limit": flags["reply_limit"]}
-        self._chat = ChatSettings(**{name: value for name, value in given.items() if value is not None})
+        config_wins = flags["sampling_precedence"] == "config"
+        self._chat = ChatSettings(
+            **{name: value for name, value in given.items() if value is not None},
+            stop=flags["stop"],
+            merge_stops=config_wins,
+            pinned_sampling=flag_sampling(flags) if config_wins else {},
+        )
         settings = ApiSettings(
             model=served_name(model, flags["name"]),
             aliases=flags["alias"],
@@ -126,6 +139,9 @@ class _Server:
             keys=keys,
             metrics_open=flags["metrics_open"],
             browsers=browsers,
+            puller=puller if flags["allow_pull"] else None,
+            uploads=upload_settings(flags),
+            webui=flags["webui"],
         )
         self._keys = keys
         self._app = create_app(None, settings)
@@ -187,6 +203,7 @@ class _Server:
     def _loaded(self, started: Any, error: BaseException | None) -> None:
         """Runs on the event loop: requests are admitted from here on, or the server ends."""
         from jaxfold.api.app import state_of
+        from jaxfold.cli.loading import model_file
 
         self._started, self._error = started, error
         if error is not None:
@@ -195,7 +212,12 @@ class _Server:
             self._shutdown.ask()
             return
         state = state_of(self._app)
-        state.settings = dataclasses.replace(state.settings, default_sampling=started.sampling)
+        state.settings = dataclasses.replace(
+            state.settings,
+            default_sampling=started.sampling,
+            sampling_set=started.sampling_set,
+            model_file=model_file(started.model.checkpoint),
+        )
         state.service = started.service
         if state.draining:
             started.model.engine.drain()
@@ -206,7 +228,8 @@ class _Server:
             f"{state.settings.model} is ready after {self._steps.total():.1f} s at {self._url}/v1 "
             f"(context {info.context_length}, {info.lanes} at a time, exactness level {info.exactness})"
         )
-        click.echo(f"try it:\n  {curl_line(self._url, state.settings.model)}")
+        page = f", or open {self._url} in a browser" if state.settings.webui else ""
+        click.echo(f"try it{page}:\n  {curl_line(self._url, state.settings.model)}")
         sys.stdout.flush()
 
     async def _watch_engine(self, engine: Engine) -> None:

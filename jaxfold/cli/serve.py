@@ -135,6 +135,7 @@ class _Server:
             messages_overflow=flags["reply_limit"] or "clamp",
             default_is_rest=flags["max_tokens"] is None,
             hosted_tools=flags["hosted_tools"],
+            reasoning_effort=flags["reasoning_effort"],
             responses=store_settings(flags),
             keys=keys,
             metrics_open=flags["metrics_open"],

@@ -1,5 +1,6 @@
 """The OpenAPI document agrees with the server: schemathesis sends what it describes, and probes compare every field."""
 
+import copy
 import itertools
 import re
 from collections.abc import Iterator
@@ -45,18 +46,30 @@ from tests.byte_tokenizer import ByteTokenizer
 from tests.scripted_engine import ScriptedEngine
 
 VOCAB = 512
-CHECKS = [
-    schemathesis.checks.not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
 DOCUMENT = document(create_app(None, ApiSettings(model="m")), keyed=False)
-DESCRIBED = {"paths": {
-    path: {method: one for method, one in methods.items() if one["tags"][0] in ("OpenAI", "Anthropic", "Tokens")}
-    for path, methods in DOCUMENT["paths"].items()
-}}  # fmt: skip
-schema = schemathesis.openapi.from_dict({**DOCUMENT, **DESCRIBED})
+NOT_DONE = 501
+
+
+def without_refused() -> dict[str, Any]:
+    """The document without the fields that only exist to be refused: the probes below see to them, much faster."""
+    slim = copy.deepcopy(DOCUMENT)
+    for one in slim["components"]["schemas"].values():
+        properties = one.get("properties", {})
+        for name in [name for name, value in properties.items() if "not supported" in value.get("description", "")]:
+            del properties[name]
+    return slim
+
+
+schema = schemathesis.openapi.from_dict(without_refused())
+
+
+@schemathesis.check
+def no_failure(ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case) -> None:
+    """No 5xx but the one that says, on purpose, that the route does nothing here."""
+    assert response.status_code < 500 or response.status_code == NOT_DONE
+
+
+CHECKS = [no_failure, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +81,7 @@ def target() -> Iterator[Server]:
 @pytest.mark.slow
 @schema.parametrize()
 @settings(
-    max_examples=8,
+    max_examples=4,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

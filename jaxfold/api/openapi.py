@@ -26,6 +26,7 @@ from jaxfold.api.formats import OLLAMA
 from jaxfold.api.formats import format_of
 from jaxfold.api.openapi_fields import DETOKENIZE
 from jaxfold.api.openapi_fields import MESSAGES
+from jaxfold.api.openapi_fields import RESPONSES
 from jaxfold.api.openapi_fields import TOKENIZE
 from jaxfold.api.openapi_fields import Schema
 from jaxfold.api.openapi_fields import route_schema
@@ -88,6 +89,7 @@ BODIES: Mapping[str, Schema] = MappingProxyType(
         "ChatRequest": route_schema("chat"),
         "CompletionRequest": route_schema("completions"),
         "MessagesRequest": MESSAGES,
+        "ResponsesRequest": RESPONSES,
         "TokenizeRequest": TOKENIZE,
         "DetokenizeRequest": DETOKENIZE,
     }
@@ -102,7 +104,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = MappingProxyType(
             "Continue texts or token ids", "OpenAI", "Completion", "CompletionRequest", streams=True
         ),
         ("POST", "/embeddings"): Operation("Refused: no embedding model is served", "OpenAI", refuses=True),
-        ("POST", "/responses"): Operation("OpenAI's Responses", "OpenAI", "Response", streams=True),
+        ("POST", "/responses"): Operation("OpenAI's Responses", "OpenAI", "Response", "ResponsesRequest", streams=True),
         ("GET", "/responses/{response_id}"): Operation("A stored response", "OpenAI", "Response"),
         ("DELETE", "/responses/{response_id}"): Operation("Forget a stored response", "OpenAI", "Deleted"),
         ("GET", "/models"): Operation("The ids that are served", "OpenAI", "ModelList"),

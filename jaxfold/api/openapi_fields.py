@@ -22,6 +22,11 @@ from jaxfold.api.messages import MAX_MESSAGES
 from jaxfold.api.messages import MAX_PARTS
 from jaxfold.api.messages import MAX_TOOLS
 from jaxfold.api.messages import ROLES
+from jaxfold.api.responses_fields import FIELDS as RESPONSES_FIELDS
+from jaxfold.api.responses_fields import ID_CHARS
+from jaxfold.api.responses_fields import MAX_METADATA
+from jaxfold.api.responses_fields import MAX_METADATA_KEY
+from jaxfold.api.responses_fields import MAX_METADATA_VALUE
 from jaxfold.api.sampling import MAX_BIAS
 from jaxfold.api.sampling import MAX_BIASES
 from jaxfold.api.sampling import MAX_PENALTY
@@ -275,4 +280,37 @@ MESSAGES: Schema = table_schema(
         "return_token_ids": FIELDS["return_token_ids"],
     },
     ("messages",),
+)
+RESPONSES: Schema = table_schema(
+    RESPONSES_FIELDS,
+    {
+        "model": FIELDS["model"],
+        "input": {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}],
+            "description": "a text, or messages, calls, their outputs and reasoning",
+        },
+        "instructions": _text("the system message of this turn"),
+        "max_output_tokens": _whole(-1),
+        "tools": _or_null({"type": "array", "items": {"type": "object"}}),
+        "tool_choice": _or_null({"enum": ["auto", "none", "required"]}, {"type": "object"}),
+        "parallel_tool_calls": _flag(),
+        "reasoning": _or_null(_object({"effort": FIELDS["reasoning_effort"]})),
+        "text": _or_null({"type": "object"}),
+        "stream": FIELDS["stream"],
+        "stream_options": _or_null({"type": "object"}),
+        "store": _flag("keep the response, so that it can be read and continued"),
+        "metadata": _or_null(
+            {
+                "type": "object",
+                "maxProperties": MAX_METADATA,
+                "propertyNames": {"maxLength": MAX_METADATA_KEY},
+                "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE},
+            }
+        ),
+        "previous_response_id": _text("the stored response that this one continues", maxLength=ID_CHARS),
+        "stop": FIELDS["stop"],
+        "thinking_budget": FIELDS["thinking_budget"],
+        "return_token_ids": FIELDS["return_token_ids"],
+    },
+    ("input",),
 )

@@ -105,7 +105,9 @@ def _turn(raw: Any, path: str) -> Iterator[Message]:
     if not isinstance(role, str) or role not in _ROLES:
         raise refusal(f"{path}.role", f"must be one of {', '.join(_ROLES)}")
     if role == "system":
-        yield _late_system(raw, path)
+        late = _late_system(raw, path)
+        if late.content:
+            yield late
         return
     content = raw.get("content")
     if content is None or isinstance(content, str):

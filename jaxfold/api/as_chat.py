@@ -123,7 +123,7 @@ class Translated:
 
 def is_title(messages: tuple[Message, ...]) -> bool:
     """True for the small requests that agents send to name a session, of which no turn of a user has to wait."""
-    first = messages[0]
+    first = messages[0] if messages else Message("user", "")
     size = sum(len(message.content) for message in messages)
     return first.role == "system" and "title" in first.content.lower() and size < TITLE_CHARS
 

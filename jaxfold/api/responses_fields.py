@@ -170,7 +170,7 @@ def _text(body: Body) -> dict[str, Any]:
     text = mapping(body, "text")
     fields: dict[str, Any] = {"verbosity": text.get("verbosity")}
     form = mapping(text, "format", path="text.format")
-    kind = form.get("type", "text")
+    kind = "text" if form.get("type") is None else form["type"]
     if kind not in ("text", "json_object", "json_schema"):
         raise refusal("text.format.type", "must be text, json_object or json_schema")
     if kind == "json_object":

@@ -68,7 +68,8 @@ class _Reader:
         """One item."""
         if not isinstance(item, dict):
             raise refusal(path, "must be an object")
-        kind = item.get("type", "message" if "role" in item else None)
+        kind = item.get("type")
+        kind = "message" if kind is None and "role" in item else kind
         match kind:
             case "message":
                 self._message(item, path)

@@ -259,6 +259,7 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"messages": []}, "messages"),
     ({"messages": {}}, "messages"),
     ({"messages": [1]}, "messages[0]"),
+    ({"messages": [{"role": "system", "content": BILLING}]}, "messages"),
     ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),

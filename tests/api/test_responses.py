@@ -428,7 +428,8 @@ def test_harmless_values_pass(server: Server) -> None:
         {"parallel_tool_calls": False}, {"previous_response_id": ""}, {"something_new": 1}, {"max_tool_calls": 3},
         {"draft": False, "priority": "background", "seed": 3, "min_p": 0.1, "stop": "zz", "return_token_ids": True},
         item(type="reasoning", id="rs_1", summary=[{"type": "summary_text", "text": "x"}]),
-        item(role="assistant", content="half"), item(role="user", content=None),
+        item(role="assistant", content="half"), item(role="user", content=None), item(type=None, role="user"),
+        {"text": {"format": {"type": None}}},
         {"stream": True, "stream_options": {"include_obfuscation": False}},
     ):  # fmt: skip
         answer = server.post(RESPONSES, {"input": "hi", **fields})

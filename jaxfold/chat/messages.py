@@ -26,9 +26,10 @@ class TemplateTraits:
 
     `leading_system` and `late_system`: a system message at the start, and after other turns, reaches the prompt.
     `user_runs`: two user turns in a row are accepted.  `tools`, `calls` and `results`: tool definitions, an assistant's
-    calls and tool results reach the prompt.  `text_arguments`: a call's arguments must be JSON text, because the
-    template cannot handle the object.  `short_ids`: ids of calls must have nine letters and digits.  `thought_key`: the
-    name under which the template looks for an assistant's reasoning.
+    calls and tool results reach the prompt; `calls_beside_text`: calls of a turn with words, too.  `bridge`: what an
+    assistant has to say between a tool's result and a user's turn (None: nothing).  `text_arguments`: a call's
+    arguments must be JSON text, because the template cannot handle the object.  `short_ids`: ids of calls must have
+    nine letters and digits.  `thought_key`: the name under which the template looks for an assistant's reasoning.
     """
 
     leading_system: bool = True
@@ -37,6 +38,8 @@ class TemplateTraits:
     tools: bool = True
     calls: bool = True
     results: bool = True
+    calls_beside_text: bool = True
+    bridge: str | None = None
     text_arguments: bool = False
     short_ids: bool = False
     thought_key: str = "reasoning_content"
@@ -62,7 +65,8 @@ def arrange(messages: Sequence[Message], traits: TemplateTraits, form: ToolForma
         late = message.role in INSTRUCTIONS
         turns.append(_Turn(replace(message, role="system") if late else message, moved=late and not traits.late_system))
     turns = [_Turn(replace(turn.message, role="user"), True) if turn.moved else turn for turn in turns]
-    return [turn.message for turn in (turns if traits.user_runs else _joined(turns))]
+    arranged = [turn.message for turn in (turns if traits.user_runs else _joined(turns))]
+    return arranged if traits.bridge is None else _bridged(arranged, traits.bridge)
 
 
 def to_template(
@@ -86,7 +90,7 @@ def _without_tools(messages: Iterable[Message], traits: TemplateTraits, form: To
     """Calls and results as text, where the template does not show them."""
     told: list[Message] = []
     for message in messages:
-        if message.tool_calls and not traits.calls:
+        if message.tool_calls and not (traits.calls and (traits.calls_beside_text or not message.content)):
             told.append(replace(message, content=with_calls(message, form), tool_calls=()))
         elif message.role == "tool" and not traits.results:
             text = result(message.content)
@@ -123,6 +127,19 @@ def _call(call: ToolCall, literals: Literals, traits: TemplateTraits, param: str
         "type": "function",
         "function": {"name": literals.hide(call.name), "arguments": arguments},
     }
+
+
+def _bridged(messages: Iterable[Message], words: str) -> list[Message]:
+    """With an assistant's turn after the tool results that a user's turn follows, system text between them or not."""
+    bridged: list[Message] = []
+    told = 0  # where the turn would go: after the last result that nobody has answered
+    for message in messages:
+        if message.role == "user" and told:
+            bridged.insert(told, Message("assistant", words))
+        bridged.append(message)
+        if message.role != "system":
+            told = len(bridged) if message.role == "tool" else 0
+    return bridged
 
 
 def _call_id(given: str, traits: TemplateTraits) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
-from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -24,6 +23,7 @@ from jaxfold.chat.messages import TemplateTraits
 from jaxfold.chat.messages import arrange
 from jaxfold.chat.messages import plain_text
 from jaxfold.chat.messages import to_template
+from jaxfold.chat.probing import probe
 from jaxfold.chat.reasoning import ReasoningMarkers
 from jaxfold.chat.reasoning import find_markers
 from jaxfold.chat.reasoning import named_efforts
@@ -36,7 +36,6 @@ from jaxfold.chat.tools.registry import FORMATS
 from jaxfold.chat.tools.registry import find_format
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError
-from jaxfold.chat.types import ToolCall
 from jaxfold.tokenizers.base import Tokenizer
 
 MAX_SOURCE_CHARS = 1 << 20
@@ -62,18 +61,7 @@ NO_TOOLS = "the model's chat template does not show tools: a system text explain
 
 # What is known of a model without a template: plain lines show every role, but no tools.
 NO_TRAITS = TemplateTraits(tools=False, calls=False, results=False)
-NO_PARAMETERS: Mapping[str, Any] = {
-    "description": "",
-    "parameters": {"type": "object", "properties": {}, "required": []},
-}
-PROBE_TOOL: Mapping[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "probe",
-        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}, "required": []},
-    },
-}
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "required": []}
 
 
 class ChatTemplateError(Exception):
@@ -133,7 +121,7 @@ class ChatTemplate:
         self.traits = NO_TRAITS
         if source is not None:
             self._compile(source)
-            self.traits = self._probe()
+            self.traits = probe(self._shows)
         self.channels: bool = is_harmony(source)
         found = find_format(source, self.traits.tools, tokenizer.special_tokens)
         self.tool_format: ToolFormat = found if tool_format is None else FORMATS[tool_format]
@@ -199,13 +187,13 @@ class ChatTemplate:
         self, entries: list[dict[str, Any]], tools: list[Any], variables: Mapping[str, Any], literals: Literals
     ) -> str:
         hidden = [literals.hide_value(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
-        complete = [{**tool, "function": {**NO_PARAMETERS, **tool["function"]}} for tool in hidden]
+        complete = [{**tool, "function": _completed(tool["function"])} for tool in hidden]
         try:
             return self._try(entries, hidden, variables, literals)
         except RequestError:
             if complete == hidden:
                 raise
-        # Many templates fail on a tool that leaves out its description or its parameters, as it may.
+        # Many templates fail on a tool that leaves out a description or its parameters, as it may.
         return self._try(entries, complete, variables, literals)
 
     def _try(
@@ -248,56 +236,20 @@ class ChatTemplate:
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise ChatTemplateError(f"the chat template is nested too deeply: {type(error).__name__}") from error
 
-    def _probe(self) -> TemplateTraits:
-        user, reply, more = Message("user", "probe one"), Message("assistant", "probe two"), Message("user", "probe 3")
-        system = Message("system", "probe zero")
-        if not self._shows([user], user.content):
-            return TemplateTraits()  # nothing can be learnt from a template that fails on a plain turn
-        late = self._shows([user, reply, system, more], system.content) and self._shows(
-            [Message("system", "probe lead"), user, reply, system, more], system.content
-        )
-        tools = "tools" in self.variables and self._shows([user], PROBE_TOOL["function"]["name"], tools=[PROBE_TOOL])
-        found = self._probe_calls(user)
-        return replace(
-            found,
-            leading_system=self._shows([system, user], system.content),
-            late_system=late,
-            user_runs=self._shows([user, more], more.content),
-            tools=tools,
-            results=found.results and tools,
-        )
-
-    def _probe_calls(self, user: Message) -> TemplateTraits:
-        """How calls, their results and an assistant's reasoning have to be handed over to reach the prompt."""
-        call = ToolCall("call_probe00000000000000000000", "probe_name", {"probe_key": "probe_value"})
-        asked = Message("assistant", "", "probe thought", tool_calls=(call,))
-        told = Message("tool", "probe result", tool_call_id=call.id)
-        ways = [
-            TemplateTraits(text_arguments=text, short_ids=short) for short in (False, True) for text in (False, True)
-        ]
-        for turns in ([user, asked, told], [user, asked]):
-            for way in ways:
-                if self._shows(turns, "probe_value", way):
-                    key = "thinking"
-                    thinks = self._shows(turns, asked.reasoning, way)
-                    if not thinks and self._shows(turns, asked.reasoning, replace(way, thought_key=key)):
-                        way = replace(way, thought_key=key)
-                    return replace(way, results=self._shows(turns, told.content, way))
-        return TemplateTraits(calls=False, results=self._shows([user, Message("assistant", "x"), told], told.content))
-
     def _shows(
         self,
         messages: Sequence[Message],
-        text: str,
+        *texts: str,
         traits: TemplateTraits | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> bool:
         literals = Literals(self._guard)
         entries = to_template(messages, literals, traits or TemplateTraits(), "messages")
         try:
-            return text in self._run(entries, list(tools), {}, literals)
+            prompt = self._run(entries, list(tools), {}, literals)
         except (Exception, RenderLimitError):
             return False
+        return all(text in prompt for text in texts)
 
     def _kwargs(self, values: Mapping[str, Any], literals: Literals) -> dict[str, Any]:
         kwargs: dict[str, Any] = {}
@@ -317,6 +269,19 @@ class ChatTemplate:
 def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool in OpenAI's form, which templates expect; a bare function is put into it."""
     return {"type": "function", **tool} if "function" in tool else {"type": "function", "function": dict(tool)}
+
+
+def _completed(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A function that leaves nothing out which a template may look for."""
+    given = {key: value for key, value in function.items() if value is not None}
+    parameters = {**NO_PARAMETERS, **given.get("parameters", {})}
+    properties = parameters["properties"]
+    if isinstance(properties, Mapping):
+        parameters["properties"] = {
+            name: {"description": "", **(schema if isinstance(schema, Mapping) else {})}
+            for name, schema in properties.items()
+        }
+    return {"description": "", **given, "parameters": parameters}
 
 
 def _explained(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[Message]:

@@ -8,6 +8,7 @@ export class ChatList {
     this.actions = actions;
     this.chats = [];
     this.current = null;
+    this.renaming = false;
     $("search").addEventListener("input", () => this.draw());
   }
 
@@ -18,6 +19,8 @@ export class ChatList {
   }
 
   draw() {
+    // What somebody is typing into must stay; the list is drawn afterwards.
+    if (this.renaming) return;
     const words = $("search").value.trim().toLowerCase();
     const found = this.chats.filter((chat) => !words || matches(chat, words));
     $("chats").replaceChildren(...found.map((chat) => this.entry(chat)));
@@ -29,7 +32,6 @@ export class ChatList {
       className: "open", textContent: chat.title, title: chat.title,
       "aria-current": chat.id === this.current ? "page" : undefined,
       onclick: () => this.actions.open(chat.id),
-      ondblclick: () => this.rename(chat, row),
     });
     const rename = el("button", { className: "small", textContent: "Rename", "aria-label": `Rename ${chat.title}`, onclick: () => this.rename(chat, row) });
     const remove = el("button", { className: "small", textContent: "Delete", "aria-label": `Delete ${chat.title}`, onclick: () => this.actions.remove(chat) });
@@ -53,10 +55,12 @@ export class ChatList {
     const done = (keep) => {
       if (over) return;
       over = true;
+      this.renaming = false;
       const title = input.value.trim();
       if (keep && title && title !== chat.title) this.actions.rename(chat, title);
       else this.draw();
     };
+    this.renaming = true;
     row.replaceChildren(input);
     input.select();
   }

@@ -28,7 +28,7 @@ const marked = new Marked({ gfm: true, breaks: true, renderer });
 
 const RULES = {
   USE_PROFILES: { html: true },
-  FORBID_TAGS: ["style", "img", "form", "input", "button", "textarea", "select", "audio", "video", "picture", "source", "dialog", "map", "area"],
+  FORBID_TAGS: ["style", "img", "form", "input", "button", "textarea", "select", "audio", "video", "picture", "source", "dialog", "map", "area", "template", "slot"],
   FORBID_ATTR: ["style", "id", "name", "srcset", "src", "background", "tabindex", "accesskey", "autofocus", "contenteditable", "draggable"],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,

@@ -43,7 +43,7 @@ def response_routes(state: ServerState, store: ResponseStore) -> Blueprint:
         asked = await call.read(lambda: read_response_request(call.body, state.settings, context, earlier))
         prepared = await asked.chat.prepare(call)
         save = _saver(history, asked) if asked.store else None
-        writer = ResponseWriter(_head(call, asked, prepared), asked.tools, save)
+        writer = ResponseWriter(_head(call, asked, prepared), asked.tools, save, asked.dropped)
         return await SingleCall(call, prepared, writer).respond()
 
     @routes.get("/responses/<response_id>")

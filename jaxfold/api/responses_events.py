@@ -28,14 +28,20 @@ NOT_STORED = "the response could not be stored: it cannot be fetched or continue
 
 
 class ResponseWriter:
-    """Writes one response. `head` is the response object as far as it is known before the reply."""
+    """Writes one response. `head` is the response object as far as it is known before the reply.
+
+    `dropped` are values of `include` that were left out.
+    """
 
     silence = b": keep-alive\n\n"
 
-    def __init__(self, head: Mapping[str, Any], tools: ToolSet, save: Save | None) -> None:
+    def __init__(
+        self, head: Mapping[str, Any], tools: ToolSet, save: Save | None, dropped: tuple[str, ...] = ()
+    ) -> None:
         self._response: dict[str, Any] = dict(head)
         self._tools = tools
         self._save = save
+        self._dropped = dropped
         self._items: list[Item] = []
         self._sequence = 0
 
@@ -64,6 +70,8 @@ class ResponseWriter:
             data = self._empty_message()
         if self._tools.dropped:
             end.stats["dropped_tools"] = list(self._tools.dropped)
+        if self._dropped:
+            end.stats["dropped_include"] = list(self._dropped)
         if self._tools.warnings:
             end.stats["warnings"] = [*end.stats.get("warnings", ()), *self._tools.warnings]
         self._response |= {

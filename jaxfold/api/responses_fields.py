@@ -14,6 +14,7 @@ from jaxfold.api.chat import EFFORTS
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
 from jaxfold.api.fields import mapping
+from jaxfold.api.fields import sequence
 from jaxfold.api.fields import string
 from jaxfold.api.messages import MAX_MESSAGES
 from jaxfold.api.responses_items import read_input
@@ -34,7 +35,7 @@ FIELDS = FieldTable(
     | {
         "model", "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls",
         "reasoning", "text", "stream", "stream_options", "store", "metadata", "previous_response_id", "stop",
-        "thinking_budget", "return_token_ids",
+        "thinking_budget", "return_token_ids", "include",
     },
     inert=MappingProxyType(
         {
@@ -50,7 +51,6 @@ FIELDS = FieldTable(
         {
             "background": (False,),
             "background_options": ({},),
-            "include": ([],),
             "conversation": (),
             "prompt": (),
             "context_management": ([],),
@@ -83,12 +83,13 @@ _FORMAT_KEYS = ("name", "description", "schema", "strict")
 class ResponseRequest:
     """A read body. `new` are the messages that it adds to the conversation, without its instructions.
 
-    `echo` is what the response object repeats of the request.
+    `dropped` are values of `include` that were left out. `echo` is what the response object repeats of the request.
     """
 
     chat: Translated
     new: tuple[Message, ...]
     tools: ToolSet
+    dropped: tuple[str, ...]
     store: bool
     previous: str | None
     echo: Mapping[str, Any]
@@ -114,7 +115,9 @@ def read_response_request(
     messages = (*((Message("system", instructions),) if instructions else ()), *history, *new)
     if len(messages) > MAX_MESSAGES:
         raise RequestError(f"a conversation may hold at most {MAX_MESSAGES} messages", param="input")
-    tools = read_tools(body, drop_hosted=settings.hosted_tools == "drop")
+    drop_hosted = settings.hosted_tools == "drop"
+    tools = read_tools(body, drop_hosted=drop_hosted)
+    dropped = _include(body, drop_hosted=drop_hosted)
     choice, functions = read_choice(body, tools)
     parallel = boolean(body, "parallel_tool_calls", default=True)
     _check_plain_fields(body)
@@ -130,7 +133,19 @@ def read_response_request(
     default = context_length if settings.default_is_rest else None
     chat = Translated(used, messages, dict(tools.paths) | dict(_NAMES), max_tokens=default)
     previous = read_previous(body)
-    return ResponseRequest(chat, new, tools, boolean(body, "store", default=True), previous, _echo(body, previous))
+    store = boolean(body, "store", default=True)
+    return ResponseRequest(chat, new, tools, dropped, store, previous, _echo(body, previous))
+
+
+def _include(body: Body, *, drop_hosted: bool) -> tuple[str, ...]:
+    """What `include` asks for: parts of the work that OpenAI's servers do, of which there are none here."""
+    include = sequence(body, "include")
+    if not all(isinstance(one, str) for one in include):
+        raise refusal("include", "must be a list of strings, or null")
+    if include and not drop_hosted:
+        text = "is not supported: reasoning comes as text; with --hosted-tools drop the server leaves it out"
+        raise refusal("include", text)
+    return tuple(include[:MAX_METADATA])
 
 
 def _check_plain_fields(body: Body) -> None:

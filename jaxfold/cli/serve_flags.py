@@ -222,7 +222,8 @@ reply_flags: Final[Decorator] = options(
         type=click.Choice(["reject", "drop"]),
         default="reject",
         group=REPLIES,
-        help="What happens to tools in a Responses request that OpenAI's servers would run, such as web_search.",
+        help="What happens in a Responses request to tools that OpenAI's servers would run, such as web_search, and "
+        "to `include`.",
     ),
 )
 

@@ -220,6 +220,9 @@ def test_hosted_tools_are_refused_or_left_out(server: Server) -> None:
         value = other.post(RESPONSES, {"input": "hi", "tools": tools, "tool_choice": choice}).json
         assert value["jaxfold"]["dropped_tools"] == ["web_search", "web_search_2025_08_26"]
         assert prompt_of(other, RESPONSES, {"input": "hi", "tools": [FUNCTION]}) == other.engine.requests[0].prompt_ids
+        value = other.post(RESPONSES, {"input": "hi", "include": ["reasoning.encrypted_content"]}).json
+        assert value["jaxfold"]["dropped_include"] == ["reasoning.encrypted_content"]
+        assert other.post(RESPONSES, {"input": "hi", "include": [1]}).error["param"] == "include"
         assert other.post(RESPONSES, {"input": "hi", "tools": [{"type": "teleport"}]}).error["param"] == "tools[0].type"
 
 

@@ -27,6 +27,8 @@ SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("qwen-xml", ("<function=", "<parameter=")),
     ("mistral", ("[TOOL_CALLS]",)),
     ("hermes", ("<tool_call>",)),
+    ("hermes", ("<tool_calls>",)),
+    ("hermes", ("<TOOLCALL>",)),
     ("llama", ("<|python_tag|>",)),
     ("llama", ("<|start_header_id|>", "parameters")),
 )

@@ -18,9 +18,9 @@ from jaxfold.chat.tools.source import Work
 
 
 class Tagged(ToolFormat):
-    """Tags in any case, with a namespace or without; and Qwen's function element, which is often left without tags."""
+    """Tags in any case and number, with a namespace or without; and function elements, which often have no tags."""
 
-    openers: ClassVar[Openers] = Openers((), rf"<(?:[\w-]{{1,32}}:)?tool_call>|{FUNCTION}", r"<[\w:-]{0,44}")
+    openers: ClassVar[Openers] = Openers((), rf"<(?:[\w-]{{1,32}}:)?tool_?calls?>|{FUNCTION}", r"<[\w:-]{0,44}")
     tokens: ClassVar[tuple[str, ...]] = ("<tool_call>", "</tool_call>")
 
     def read(self, reading: Reading, opener: str) -> Work[None]:

@@ -90,6 +90,7 @@ NOW = Call("now", "{}", True)
         ("mistral", '[TOOL_CALLS]get_weather{"city": "Oslo"}'),
         ("llama", '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Oslo"}}'),
         ("llama", '\n{"type": "function", "name": "get_weather", "parameters": {"city": "Oslo"}}\n'),
+        ("llama", '<function=get_weather>{"city": "Oslo"}</function>'),
         ("json", '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```\n'),
         ("json", '```\n[{"name": "get_weather", "arguments": {"city": "Oslo"}}]```'),
         ("hermes", '{"name": "get_weather", "arguments": {"city": "Oslo"}}'),

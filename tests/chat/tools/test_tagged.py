@@ -47,6 +47,9 @@ class TestGlm(FormatTests):
         ('<tool_call>{"name": "get_weather", "arguments": {"a": 1}}', '{"a":1}'),
         ('<tool_call>\n{"name": "get_weather", "arguments": {"a": 1}}\n', '{"a":1}'),
         ('<tool_call>[{"name": "get_weather", "arguments": {"a": 1}}]</tool_call>', '{"a":1}'),
+        ('<tool_calls>[{"name": "get_weather", "arguments": {}}]</tool_calls>', "{}"),
+        ('<TOOLCALL>[{"name": "get_weather", "arguments": {}}]</TOOLCALL>', "{}"),
+        ('<function=get_weather>{"a": 1}</function>', '{"a":1}'),
         ("<function=get_weather></function>", "{}"),
         (
             "<tool_call><function=get_weather><parameter=city>\n Oslo\n\n</parameter></function></tool_call>",
@@ -88,6 +91,7 @@ def test_spellings_of_one_call(name: str, text: str, arguments: str) -> None:
         "<tool_call><function=get_weather>Oslo</function></tool_call>",
         "<tool_call><function=get_weather><parameter=city>Oslo</parameter>",
         "<tool_call><function=other></function></tool_call>",
+        '<function=get_weather>{"a": 1}',
         "<tool_call><function=get_weather><parameter=city>a</parameter><parameter=city>b</parameter></function></tool_call>",
         "<function=" + "x" * 600 + "></function>",
         "<tool_call>get_weather<arg_key>days</arg_key>4</tool_call>",

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from jaxfold.cli.config_file import config_option
 from jaxfold.cli.engine_flags import engine_flags
 from jaxfold.cli.engine_flags import queue_flags
 from jaxfold.cli.errors import CliError
@@ -70,6 +71,7 @@ Examples:
 @store_flags
 @limit_flags
 @log_level_option
+@config_option
 def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int:
     """Serve MODEL over the OpenAI API at http://HOST:PORT/v1, over Ollama's at /api and as a page at /.
 

@@ -13,6 +13,7 @@ from jaxfold.runtime.api import QueueFullError
 from jaxfold.runtime.api import SamplingParams
 from tests.api.conftest import REPLY
 from tests.api.harness import CHAT
+from tests.api.harness import CHATML
 from tests.api.harness import MODEL
 from tests.api.harness import THINKING
 from tests.api.harness import TIMEOUT_S
@@ -30,6 +31,8 @@ ADD = {
     "type": "function",
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
 }
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 4}}\n</tool_call>'
 
 
 @pytest.fixture(scope="module")
@@ -334,6 +337,20 @@ def test_a_request_that_only_loads(server: Server, path: str, fields: dict[str, 
     answer = server.post(path, {"model": MODEL, "keep_alive": 0, **fields})
     assert answer.json["done"] is True and answer.json["done_reason"] == "load"
     assert not server.engine.requests
+
+
+def test_tool_calls_whole_and_streamed() -> None:
+    with running(ScriptedEngine(reply_ids(f"Let me see. {CALL}")), template=CHATML) as server:
+        body = whole(server, NATIVE, tools=[ADD])
+        assert "<tool_call>" not in body["message"]["content"]
+        (call,) = body["message"]["tool_calls"]
+        assert call["function"] == {"name": "add", "arguments": {"a": 4}}
+        assert body["done_reason"] == "tool_calls"
+        *pieces, last = lines(server, NATIVE, ask(NATIVE, tools=[ADD]))
+        (with_call,) = [piece for piece in pieces if "tool_calls" in piece["message"]]
+        assert with_call["done"] is False
+        assert with_call["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 4}}
+        assert last["done_reason"] == "tool_calls" and "tool_calls" not in last["message"]
 
 
 @pytest.mark.parametrize("arguments", [{"a": 2}, '{"a": 2}'])

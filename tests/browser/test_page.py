@@ -160,6 +160,25 @@ def test_settings_reach_the_request(page: Page, server: Server) -> None:
     expect(page.get_by_label("Temperature")).to_have_value("")
 
 
+def test_tool_calls_and_their_results(page: Page, server: Server) -> None:
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 4}}\n</tool_call>'
+    server.engine.script = lambda request: reply_ids("Eight." if b"tool\n8" in bytes(
+        i for i in request.prompt_ids if i < 256) else call)  # fmt: skip
+    page.click("#settings")
+    page.fill(
+        "#tools", json.dumps([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}])
+    )
+    send(page, "4+4?")
+    settled(page)
+    expect(page.locator(".call-name")).to_have_text("Calls add")
+    expect(page.locator(".call pre")).to_have_text(re.compile(r'"a": 4'))
+    page.get_by_label("Result of add").fill("8")
+    page.get_by_role("button", name="Send result").click()
+    settled(page, 2)
+    expect(page.locator(".message.assistant .text").last).to_have_text("Eight.")
+    assert '"arguments": {"a": 4}' in prompt_of(server)
+
+
 def test_files(page: Page, server: Server, tmp_path: Path) -> None:
     for name, data in (("notes.txt", b"the notes"), ("table.csv", b"a,b\n1,2\n"), ("report.pdf", pdf("The report"))):
         (tmp_path / name).write_bytes(data)

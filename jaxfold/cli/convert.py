@@ -12,7 +12,7 @@ from jaxfold.cli.parameters import log_level_option
 from jaxfold.cli.parameters import option
 from jaxfold.cli.progress import Steps
 from jaxfold.cli.progress import configure_logging
-from jaxfold.runtime.options import StoredDtype
+from jaxfold.runtime.options import WeightDtype
 
 
 @click.command(
@@ -34,13 +34,13 @@ Examples:
 )
 @option(
     "--dtype",
-    type=click.Choice(get_args(StoredDtype)),
+    type=click.Choice(get_args(WeightDtype)),
     default="auto",
     group="Output",
     help="How weights are written; auto keeps what the engine would use here.",
 )
 @log_level_option
-def convert(source: str, destination: Path, shards: int | None, dtype: StoredDtype, log_level: str) -> None:
+def convert(source: str, destination: Path, shards: int | None, dtype: WeightDtype, log_level: str) -> None:
     """Write the checkpoint SRC into the new folder DST as an Orbax checkpoint.
 
     It loads faster than the source and gives the same logits, bit for bit.

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxfold.checkpoints import CheckpointError
 from jaxfold.checkpoints import open_checkpoint
 from jaxfold.checkpoints.orbax_store import save_weights
-from jaxfold.runtime.options import StoredDtype
+from jaxfold.runtime.options import WeightDtype
+from jaxfold.runtime.weights import is_quantised
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
 from jaxfold.runtime.weights import tree_bytes
@@ -20,14 +21,15 @@ def convert(
     destination: Path,
     *,
     shards: int | None = None,
-    dtype: StoredDtype = "auto",
+    dtype: WeightDtype = "auto",
     progress: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Write `source` into the new folder `destination`; it loads faster and gives bit-identical logits.
 
     Args:
         shards: store the values in about this many files (None: Orbax's choice).
-        dtype: how weights are written; "auto" is what an engine would keep ("bf16").
+        dtype: how weights are written; "auto" is what an engine on a CPU would keep: "int8" for weights that were
+            quantised before, else "bf16".
 
     Returns:
         Bytes of the weights.
@@ -43,7 +45,8 @@ def convert(
     if checkpoint.format == "orbax":
         raise CheckpointError(source, "is already a converted checkpoint")
     cfg, family = read_config(checkpoint)
-    weight_dtype = jnp.dtype(jnp.float32 if dtype == "f32" else jnp.bfloat16)
+    kinds = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
+    weight_dtype = jnp.dtype(kinds[dtype if dtype != "auto" else "int8" if is_quantised(checkpoint) else "bf16"])
     progress(f"reading the weights ({weight_dtype.name})")
     weights = load_weights(checkpoint, cfg, family, weight_dtype, None)
     progress(f"writing {tree_bytes(weights) / 1e6:.0f} MB")

@@ -48,6 +48,7 @@ from jaxfold.runtime.sampling.state import new_state
 from jaxfold.runtime.schedule import DecodeShare
 from jaxfold.runtime.table import make_table
 from jaxfold.runtime.weights import check_shapes
+from jaxfold.runtime.weights import is_quantised
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
 from jaxfold.runtime.weights import tree_bytes
@@ -90,7 +91,7 @@ def load_engine(
     progress("opening the checkpoint")
     checkpoint = open_checkpoint(options.model)
     cfg, family = read_config(checkpoint)
-    weight_dtype, compute, kv_dtype = choose_dtypes(options)
+    weight_dtype, compute, kv_dtype = choose_dtypes(options, is_quantised(checkpoint))
     cfg = replace(cfg, compute_dtype=compute_name(compute))
     tokenizer = read_tokenizer(checkpoint, cfg)
     if checkpoint.format != "orbax":
@@ -163,11 +164,16 @@ def ready_programs(
     return programs
 
 
-def choose_dtypes(options: EngineOptions) -> tuple[jnp.dtype, jnp.dtype, jnp.dtype]:
-    """What weights are kept in, what plain products are computed in, and what the cache holds."""
-    weight = jnp.dtype(_DTYPES["bf16" if options.weight_dtype == "auto" else options.weight_dtype])
-    auto = jnp.dtype(jnp.bfloat16) if weight == jnp.int8 else weight
-    compute = auto if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
+def choose_dtypes(options: EngineOptions, quantised: bool) -> tuple[jnp.dtype, jnp.dtype, jnp.dtype]:
+    """What weights are kept in, what plain products are computed in, and what the cache holds.
+
+    On a CPU, weights that were quantised before are kept in int8: twice as fast, and little is lost beside the file's
+    own loss.
+    """
+    auto = "int8" if quantised and jax.default_backend() == "cpu" else "bf16"
+    weight = jnp.dtype(_DTYPES[auto if options.weight_dtype == "auto" else options.weight_dtype])
+    plain = jnp.dtype(jnp.bfloat16) if weight == jnp.int8 else weight
+    compute = plain if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
     kv = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
     return weight, compute, kv
 

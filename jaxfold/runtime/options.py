@@ -6,7 +6,6 @@ from typing import Literal
 from typing import get_args
 
 WeightDtype = Literal["auto", "f32", "bf16", "int8"]
-StoredDtype = Literal["auto", "f32", "bf16"]
 ComputeDtype = Literal["auto", "f32", "bf16"]
 KvDtype = Literal["auto", "bf16", "f32"]
 

@@ -146,11 +146,24 @@ def tree_bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
+def is_quantised(checkpoint: Checkpoint) -> bool:
+    """Whether any matrix of a GGUF file is stored in fewer than 16 bits, or those of a converted one are int8."""
+    if checkpoint.format == "orbax":
+        return _stored_dtype(checkpoint) == jnp.int8
+    return checkpoint.format == "gguf" and any(info.stored.startswith("Q") for info in checkpoint.tensors.values())
+
+
+def _stored_dtype(checkpoint: Checkpoint) -> jnp.dtype:
+    """What a converted directory holds its matrices in."""
+    if "embed.values" in checkpoint.tensors:
+        return jnp.dtype(jnp.int8)
+    embed = checkpoint.tensors.get("embed")
+    return jnp.dtype(jnp.float32 if embed is not None and embed.stored == "float32" else jnp.bfloat16)
+
+
 def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype) -> Weights:
     """The weights of a converted directory, cast where they are stored in another dtype than the one asked for."""
-    embed = checkpoint.tensors.get("embed")
-    known = embed is not None and embed.stored in ("float32", "bfloat16")
-    stored = jnp.dtype(embed.stored if known and embed is not None else jnp.bfloat16)
+    stored = _stored_dtype(checkpoint)
     weights: Weights = restore_weights(checkpoint.path, abstract(declare(cfg), stored))
     if stored == weight_dtype:
         return weights
@@ -160,9 +173,17 @@ def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype
     arrays: dict[str, np.ndarray] = {}
     for place, param in _params(cfg).items():
         field, layer = place
-        leaf = np.asarray(getattr(weights if layer is None else weights.layers[layer], field))
-        arrays.update(stored_arrays(_name(place), leaf, param_dtype(param, weight_dtype)))
+        leaf = getattr(weights if layer is None else weights.layers[layer], field)
+        arrays.update(stored_arrays(_name(place), _whole(leaf), param_dtype(param, weight_dtype)))
     return _on_device(cfg, weight_dtype, arrays)
+
+
+def _whole(leaf: Matrix) -> np.ndarray:
+    """A stored array or matrix on the host, int8 values multiplied out."""
+    if isinstance(leaf, Int8Matrix):
+        values: np.ndarray = np.asarray(leaf.values).astype(np.float32) * np.asarray(leaf.scales)[:, None]
+        return values
+    return np.asarray(leaf)
 
 
 def _on_device(cfg: DecoderConfig, weight_dtype: jnp.dtype, arrays: dict[str, np.ndarray]) -> Weights:

@@ -76,7 +76,7 @@ def text(loaded: LoadedModel) -> list[int]:
 
 def test_the_shipped_default_is_level_a(loaded: LoadedModel) -> None:
     info = loaded.engine.info
-    assert (info.exactness, info.weight_dtype, info.compute_dtype, info.kv_dtype) == ("A", "bf16", "bf16", "bf16")
+    assert (info.exactness, info.weight_dtype, info.compute_dtype, info.kv_dtype) == ("A", "int8", "bf16", "bf16")
     assert (info.vocab_size, info.context_length, info.lanes, info.programs) == (49152, CONTEXT, LANES, 12)
 
 
@@ -177,6 +177,6 @@ def test_a_converted_copy_has_the_bits_of_the_source(smollm2_path: Path, tmp_pat
     for path in (smollm2_path, tmp_path / "copy"):
         checkpoint = open_checkpoint(path)
         cfg, family = read_config(checkpoint)
-        trees.append(load_weights(checkpoint, cfg, family, jax.numpy.dtype("bfloat16"), None))
+        trees.append(load_weights(checkpoint, cfg, family, jax.numpy.dtype("int8"), None))
     for a, b in zip(*map(jax.tree.leaves, trees), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()

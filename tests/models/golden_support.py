@@ -36,7 +36,7 @@ TINY = GOLDEN / "tiny"
 PAGE = 64
 CONTEXT_STEP = 512  # a table's width in tokens is a multiple of the key blocks that attention folds
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,12 @@ class Model:
 
 
 def load_model(path: Path, dtype: Dtype) -> Model:
-    """The checkpoint at `path` as the engine loads it, with matrices, products and cache in `dtype`."""
+    """The checkpoint at `path` as the engine loads it: matrices in `dtype`, products and cache too (int8: bfloat16)."""
     checkpoint = open_checkpoint(path)
     cfg, family = read_config(checkpoint)
-    cfg = replace(cfg, compute_dtype=dtype)
-    return Model(cfg, load_weights(checkpoint, cfg, family, jnp.dtype(dtype), cache_dir=None), dtype)
+    weights = load_weights(checkpoint, cfg, family, jnp.dtype(dtype), cache_dir=None)
+    computed: Any = "bfloat16" if dtype == "int8" else dtype
+    return Model(replace(cfg, compute_dtype=computed), weights, computed)
 
 
 def load_vocabulary(path: Path) -> Tokenizer:

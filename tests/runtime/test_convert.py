@@ -17,9 +17,11 @@ import pytest
 from jaxfold.checkpoints import CheckpointError
 from jaxfold.checkpoints import open_checkpoint
 from jaxfold.models import Weights
+from jaxfold.models.layers.matrix import Int8Matrix
 from jaxfold.runtime.convert import convert
 from jaxfold.runtime.loader import load_engine
 from jaxfold.runtime.options import EngineOptions
+from jaxfold.runtime.weights import is_quantised
 from jaxfold.runtime.weights import load_weights
 from jaxfold.runtime.weights import read_config
 from jaxfold.runtime.weights import tree_bytes
@@ -145,6 +147,33 @@ def test_the_engine_serves_a_copy_as_its_source(tmp_path: Path, programs_dir: Pa
         finally:
             loaded.engine.close()
     assert replies[1] == replies[0] == replies[2] and len(set(replies[0])) > 3
+
+
+def test_a_quantised_source_is_kept_in_int8(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source, copy = tmp_path / "model.gguf", tmp_path / "copy"
+    write_gguf(TINY / "llama", source, "Q8_0")
+    convert(source, copy)
+    wanted = weights_of(source, jnp.int8)
+    assert is_quantised(open_checkpoint(source)) and is_quantised(open_checkpoint(copy))
+    assert not is_quantised(open_checkpoint(TINY / "llama"))
+    assert_same_bits(weights_of(copy, jnp.int8), wanted)
+    with caplog.at_level(logging.WARNING):
+        wide = weights_of(copy, jnp.float32)
+    assert "int8 values: kept as float32 they stay rounded" in caplog.text
+    first = wanted.layers[0].down
+    assert isinstance(first, Int8Matrix)
+    np.testing.assert_array_equal(
+        np.asarray(wide.layers[0].down), np.asarray(first.values, np.float32) * np.asarray(first.scales)[:, None]
+    )
+
+
+@pytest.mark.parametrize("stored", ["bf16", "f32"])
+def test_a_plain_copy_can_be_served_in_int8(tmp_path: Path, stored: Any) -> None:
+    convert(TINY / "llama", tmp_path / "copy", dtype=stored)
+    copy = weights_of(tmp_path / "copy", jnp.int8)
+    assert isinstance(copy.embed, Int8Matrix)
+    if stored == "f32":
+        assert_same_bits(copy, weights_of(TINY / "llama", jnp.int8))
 
 
 def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from jaxfold.runtime.api import Engine
 if TYPE_CHECKING:
     from jaxfold.api.keys import KeyRing
     from jaxfold.api.origins import BrowserRules
+    from jaxfold.api.settings import ModelFile
 
 HEALTH_PERIOD_S = 1.0
 """How often the command looks whether the engine has given up."""
@@ -190,23 +191,24 @@ class _Server:
 
     def _load(self) -> None:
         """Runs in the loader's thread."""
+        from jaxfold.cli.loading import model_file
         from jaxfold.cli.loading import start
 
         error: BaseException | None = None
-        started = None
+        started = file = None
         try:
             with self._steps:
                 started = start(self._model, self._flags, self._steps, self._chat, self._template)
+                file = model_file(started.model.checkpoint)
         except BaseException as caught:
             error = caught
         # The loop is closed if the server was stopped meanwhile; then nobody waits for the model.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loaded, started, error)
+            self._loop.call_soon_threadsafe(self._loaded, started, file, error)
 
-    def _loaded(self, started: Any, error: BaseException | None) -> None:
+    def _loaded(self, started: Any, file: "ModelFile | None", error: BaseException | None) -> None:
         """Runs on the event loop: requests are admitted from here on, or the server ends."""
         from jaxfold.api.app import state_of
-        from jaxfold.cli.loading import model_file
 
         self._started, self._error = started, error
         if error is not None:
@@ -219,7 +221,7 @@ class _Server:
             state.settings,
             default_sampling=started.sampling,
             sampling_set=started.sampling_set,
-            model_file=model_file(started.model.checkpoint),
+            model_file=file,
         )
         state.service = started.service
         if state.draining:

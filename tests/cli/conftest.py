@@ -45,6 +45,10 @@ class Loader:
             tokenizer_files=SimpleNamespace(config={"bos_token": "<s>"}),
             chat_template=None,
             generation_config=self.generation_config,
+            path=Path(options.model),
+            format="gguf",
+            config={"max_position_embeddings": 1024},
+            tensors={"weight": SimpleNamespace(stored="Q4_1", shape=(2, 3))},
         )
         accept(checkpoint, ByteTokenizer())
         engine = ScriptedEngine(self.reply.encode(), delay_s=self.delay_s)

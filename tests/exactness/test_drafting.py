@@ -206,6 +206,27 @@ def test_the_plain_loop_drafts_too(family: str, programs_dir: Path, fresh: Clien
         engine.close()
 
 
+# Other widths than the default are programs of their own, so two families must do.
+WIDTHS = {"llama": 1, "qwen2": 7, "qwen3": 7, "gemma3": 13}
+
+
+def test_windows_of_any_width_give_the_same_tokens(family: str, programs_dir: Path, fresh: Client) -> None:
+    width = WIDTHS[family]
+    engine = tiny_engine(family, programs_dir, draft_tokens=width)
+    try:
+        engine.core.planner = Knowing(engine)
+        other = Client(engine)
+        asks = mixed(5, base=1300)
+        expected = expect(asks, other, fresh)
+        for replies in ([other.run(ask) for ask in asks], other.together(asks)):
+            assert [reply.ids for reply in replies] == expected
+            assert sum(reply.stats().accepted for reply in replies) > 0
+        assert engine.core.device.programs.table.windows[0].columns == width + 1
+        assert engine.snapshot().compiles_after_ready == 0
+    finally:
+        engine.close()
+
+
 # Few of everything, so that plain replies are shared between examples.
 REQUESTS = st.fixed_dictionaries(
     {

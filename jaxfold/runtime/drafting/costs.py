@@ -17,35 +17,45 @@ from jaxfold.runtime.sampling.rows import rows_from
 from jaxfold.runtime.table import StepShape
 from jaxfold.runtime.table import Table
 
-FOLLOW = 0.1
-"""Weight of a new measurement."""
+FOLLOW = 0.2
+"""How fast the costs of all shapes follow a round: contexts grow, and the machine may be busy."""
+
+LEARN = 0.02
+"""How fast the cost of a shape moves against the others. Slow, since most of what changes changes for all of them."""
 
 OUTLIER = 3.0
-"""A round that took this many times as long as expected, or as short, counts as this many times."""
+"""A round that took more than this many times as long as expected, or as short, counts as this many times."""
 
-REPEATS = 3
+REPEATS = 5
+BUDGET_S = 2.0
+"""Seconds after which no shape is measured again."""
+
 CONTEXT = 256
 """Tokens before the measured rows, where the table reaches so far."""
 
 
 class RoundCosts:
-    """Seconds of a round of each decode and verify shape."""
+    """Seconds of a round of each decode and verify shape.
+
+    A shape that has not run for a while is taken to have become slower or faster as the ones that did.
+    """
 
     def __init__(self, seconds: Mapping[StepShape, float]) -> None:
         self._seconds = dict(seconds)
+        self._speed = 1.0
 
     def __str__(self) -> str:
-        return ", ".join(f"{shape} {1000 * value:.1f} ms" for shape, value in self._seconds.items())
+        return ", ".join(f"{shape} {1000 * self.of(shape):.1f} ms" for shape in self._seconds)
 
     def of(self, shape: StepShape) -> float:
-        return self._seconds[shape]
+        return self._seconds[shape] * self._speed
 
     def saw(self, shape: StepShape, seconds: float) -> None:
-        """A round of this shape took so long. Contexts grow and machines get busy, so old numbers fade."""
-        old = self._seconds.get(shape)
-        if old is not None and seconds > 0:
-            new = min(max(seconds, old / OUTLIER), old * OUTLIER)
-            self._seconds[shape] = old * (1 - FOLLOW) + new * FOLLOW
+        """A round of this shape took so long; shapes that are not known are ignored."""
+        if shape in self._seconds and seconds > 0:
+            ratio = min(max(seconds / self.of(shape), 1 / OUTLIER), OUTLIER)
+            self._speed *= ratio**FOLLOW
+            self._seconds[shape] *= ratio**LEARN
 
 
 def round_shapes(table: Table) -> tuple[StepShape, ...]:
@@ -57,7 +67,10 @@ def measure(device: Device) -> RoundCosts:
     """Run each shape a few times on the scratch page, in turns, and keep the shortest time. It changes no state."""
     shapes = round_shapes(device.programs.table)
     best = dict.fromkeys(shapes, math.inf)
+    started = time.perf_counter()
     for _ in range(REPEATS):
+        if time.perf_counter() - started > BUDGET_S:
+            break
         for shape in shapes:
             begun = time.perf_counter()
             _run(device, shape)

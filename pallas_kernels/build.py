@@ -28,7 +28,7 @@ class BuildError(Exception):
     """The kernels cannot be compiled here. The message is one sentence."""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def library_path() -> Path:
     """Where the library of these sources and this jaxlib lies, built or not."""
     digest = hashlib.sha256(repr((FLAGS, SOURCES, version("jaxlib"))).encode())

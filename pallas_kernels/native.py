@@ -11,7 +11,7 @@ from pallas_kernels.build import library_path
 LOG = logging.getLogger(__name__)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """The library of these sources, or None where it was not built or cannot be loaded."""
     path = library_path()
@@ -35,7 +35,7 @@ def instruction_set(symbol: str) -> str | None:
     return None if name is None else name.decode()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8)
 def register(target: str) -> None:
     """Make the library's handler `target` known to XLA on the CPU, under its own name."""
     found = library()

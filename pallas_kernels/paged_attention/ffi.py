@@ -14,7 +14,7 @@ from pallas_kernels import native
 TARGET = "jaxfold_paged_attention"
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def available() -> str | None:
     """The instruction set that it uses here, once it is registered with JAX; None where it cannot run."""
     form = native.instruction_set("jaxfold_attention_form")

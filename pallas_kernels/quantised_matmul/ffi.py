@@ -24,7 +24,7 @@ def int8_matmul(x: jax.Array, values: jax.Array, scales: jax.Array) -> jax.Array
     return product
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def available() -> str | None:
     """The instruction set that it uses here, once it is registered with JAX; None where it cannot run.
 

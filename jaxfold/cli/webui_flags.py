@@ -67,9 +67,18 @@ def upload_settings(flags: Mapping[str, Any]) -> "UploadSettings | None":
 
     if not flags["uploads"]:
         return None
+    folder = flags["upload_dir"]
+    if folder is None:
+        folder = default_models_dir().parent / "uploads"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            # Nobody asked for this folder, so the server does without it.
+            click.echo(f"jaxfold: warning: no uploads, since {folder} cannot be used ({error.strerror})", err=True)
+            return None
     quota, hours = flags["upload_quota_mb"], flags["upload_ttl_hours"]
     return UploadSettings(
-        folder=flags["upload_dir"] or default_models_dir().parent / "uploads",
+        folder=folder,
         max_bytes=round(flags["upload_max_mb"] * MEGABYTE),
         quota_bytes=None if quota is None else round(quota * MEGABYTE),
         ttl_s=None if hours is None else hours * HOUR_S,

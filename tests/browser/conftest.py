@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 from playwright.sync_api import BrowserContext
 from playwright.sync_api import Page
+from playwright.sync_api import expect
 from playwright.sync_api import sync_playwright
 
 from jaxfold.api.uploads_store import UploadSettings
@@ -60,5 +61,5 @@ def context(browser: Browser, server: Server, request: pytest.FixtureRequest) ->
 def page(context: BrowserContext) -> Page:
     page = context.new_page()
     page.goto("/")
-    page.wait_for_function("document.getElementById('model-name').textContent === 'scripted'")
+    expect(page.locator("#model-name")).to_have_text("scripted", timeout=TIMEOUT_MS)
     return page

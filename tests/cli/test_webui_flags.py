@@ -31,6 +31,15 @@ def test_uploads_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert upload_settings(flags("--no-uploads")) is None
 
 
+def test_a_home_that_cannot_be_written_costs_the_uploads_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAXFOLD_HOME", str(tmp_path / "file"))
+    assert upload_settings(flags()) is None
+    assert "no uploads" in capsys.readouterr().err
+
+
 def test_every_upload_option_arrives(tmp_path: Path) -> None:
     given = flags(
         "--upload-dir", str(tmp_path), "--upload-max-mb", "1.5", "--upload-quota-mb", "10", "--upload-ttl-hours",

@@ -167,3 +167,14 @@ def test_langchain_tools_in_the_history(server: Server) -> None:
 def test_langchain_completion(server: Server) -> None:
     with langchain(OllamaLLM, server) as llm:
         assert llm.invoke("hi") == REPLY
+
+
+def test_tool_calls(client: ollama.Client, server: Server) -> None:
+    server.engine.script = reply_ids('<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>')
+    question = [{"role": "user", "content": "2+3?"}]
+    parts = [client.chat(MODEL, question, tools=[add]), *client.chat(MODEL, question, tools=[add], stream=True)]
+    calls = [call.function for part in parts for call in part.message.tool_calls or ()]
+    assert [(call.name, dict(call.arguments)) for call in calls] == [("add", {"a": 2, "b": 3})] * 2
+    with langchain(ChatOllama, server) as llm:
+        (called,) = llm.bind_tools([add]).invoke("2+3?").tool_calls
+    assert (called["name"], called["args"]) == ("add", {"a": 2, "b": 3})

@@ -32,6 +32,7 @@ RIGHT: dict[str, set[str]] = {
     "chat_template_kwargs": {"object"},
     "think": {"true"},
     "enable_thinking": {"true"},
+    "parallel_tool_calls": {"true"},
     "add_special_tokens": {"true"},
     "prompt": {"text"},
 }

@@ -107,7 +107,7 @@ def test_a_bug_tells_nothing_of_our_insides(caplog: pytest.LogCaptureFixture, st
     assert "secret detail" in caplog.text
 
 
-@pytest.mark.parametrize("path", ["/nope", "/v1", "/v1/embeddings", "/v1/chat", "/xcompletions", "/%00"])
+@pytest.mark.parametrize("path", ["/nope", "/v1", "/v1/embedding", "/v1/chat", "/xcompletions", "/%00"])
 def test_unknown_paths(server: Server, path: str) -> None:
     for method in ("GET", "POST"):
         answer = server.request(method, path, b"{}" if method == "POST" else None)

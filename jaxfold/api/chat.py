@@ -1,7 +1,6 @@
 """POST .../chat/completions: OpenAI's chat protocol on top of the chat service."""
 
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from quart import Blueprint
@@ -12,6 +11,8 @@ from jaxfold.api.fields import boolean
 from jaxfold.api.fields import mapping
 from jaxfold.api.fields import string
 from jaxfold.api.incoming import receive
+from jaxfold.api.logprobs import ChatLogprobs
+from jaxfold.api.logprobs import read_chat_logprobs
 from jaxfold.api.messages import is_title_request
 from jaxfold.api.messages import read_messages
 from jaxfold.api.messages import read_tools
@@ -24,6 +25,7 @@ from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
 from jaxfold.chat.reasoning import template_effort
+from jaxfold.chat.reply import Collected
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.types import LADDER
 from jaxfold.chat.types import ChatRequest
@@ -34,16 +36,18 @@ from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import TextDelta
 from jaxfold.chat.types import ToolCallDelta
 from jaxfold.chat.types import ToolCallStart
-from jaxfold.chat.types import WrittenCall
 
 EFFORTS = ("none", *LADDER)
 
 
 class ChatStyle:
-    """OpenAI's chat objects."""
+    """OpenAI's chat objects. `logprobs` writes log-probabilities where they were asked for."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, logprobs: ChatLogprobs | None) -> None:
+        self._logprobs = logprobs
 
     def opening(self, index: int) -> str | None:
         return f'{{"index":{index},"delta":{{"role":"assistant"}},"finish_reason":null}}'
@@ -60,15 +64,15 @@ class ChatStyle:
             case ToolCallDelta():
                 more = {"index": piece.index, "function": {"arguments": piece.arguments}}
                 delta = f'"tool_calls":[{dumps(more)}]'
-        return f'{{"index":{index},"delta":{{{delta}}},"finish_reason":null}}'
+        scored = "" if self._logprobs is None else f'"logprobs":{dumps(self._logprobs.write(piece.logprobs))},'
+        return f'{{"index":{index},"delta":{{{delta}}},{scored}"finish_reason":null}}'
 
     def ending(self, index: int, reason: str) -> str:
         return f'{{"index":{index},"delta":{{}},"finish_reason":"{reason}"}}'
 
-    def choice(
-        self, index: int, text: str, reasoning: str, reason: str, calls: Sequence[WrittenCall] = ()
-    ) -> Mapping[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+    def choice(self, index: int, whole: Collected) -> Mapping[str, Any]:
+        reasoning, calls = whole.reasoning.strip(), whole.tool_calls
+        message: dict[str, Any] = {"role": "assistant", "content": whole.text if whole.text or not calls else None}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:
@@ -76,7 +80,8 @@ class ChatStyle:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in calls
             ]
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+        logprobs = None if self._logprobs is None else self._logprobs.write(whole.logprobs)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": whole.finish.reason}
 
 
 def chat_routes(state: ServerState) -> Blueprint:
@@ -90,7 +95,8 @@ def chat_routes(state: ServerState) -> Blueprint:
         service = call.service
         vocab = service.engine.info.vocab_size
         ask = await call.read(lambda: read_chat(call.body, state.settings, service.template, vocab))
-        return await call.answer(ChatStyle(), "chatcmpl", [await service.prepare_chat(ask)])
+        style = ChatStyle(None if ask.logprobs is None else ChatLogprobs(service.tokenizer))
+        return await call.answer(style, "chatcmpl", [await service.prepare_chat(ask)])
 
     return routes
 
@@ -121,6 +127,7 @@ def read_chat(
         draft=boolean(body, "draft", default=True),
         cache_salt=read_cache_salt(body),
         parallel_tool_calls=boolean(body, "parallel_tool_calls", default=True),
+        logprobs=read_chat_logprobs(body),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from quart import Blueprint
@@ -9,7 +10,10 @@ from quart import Response
 
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
+from jaxfold.api.fields import integer
 from jaxfold.api.incoming import receive
+from jaxfold.api.logprobs import CompletionLogprobs
+from jaxfold.api.logprobs import read_completion_logprobs
 from jaxfold.api.sampling import check_single_choice
 from jaxfold.api.sampling import read_background
 from jaxfold.api.sampling import read_cache_salt
@@ -19,20 +23,27 @@ from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import dumps
 from jaxfold.chat.prepared import too_long
+from jaxfold.chat.reply import Collected
 from jaxfold.chat.types import CompletionRequest
+from jaxfold.chat.types import Logprob
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import TextDelta
-from jaxfold.chat.types import WrittenCall
 
 MAX_PROMPTS = 128
 
 
 class CompletionStyle:
-    """OpenAI's completion objects: the same kind whole and streamed."""
+    """OpenAI's completion objects: the same kind whole and streamed.
+
+    `logprobs` has a writer of log-probabilities for each choice where they were asked for.
+    """
 
     kind = "text_completion"
     chunk_kind = "text_completion"
+
+    def __init__(self, logprobs: Sequence[CompletionLogprobs]) -> None:
+        self._logprobs = logprobs
 
     def opening(self, index: int) -> str | None:
         return None
@@ -40,15 +51,18 @@ class CompletionStyle:
     def delta(self, index: int, piece: Piece) -> str | None:
         if not isinstance(piece, TextDelta):
             return None
-        return f'{{"index":{index},"text":{dumps(piece.text)},"logprobs":null,"finish_reason":null}}'
+        logprobs = dumps(self._write(index, piece.logprobs))
+        return f'{{"index":{index},"text":{dumps(piece.text)},"logprobs":{logprobs},"finish_reason":null}}'
 
     def ending(self, index: int, reason: str) -> str:
         return f'{{"index":{index},"text":"","logprobs":null,"finish_reason":"{reason}"}}'
 
-    def choice(
-        self, index: int, text: str, reasoning: str, reason: str, calls: Sequence[WrittenCall] = ()
-    ) -> Mapping[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def choice(self, index: int, whole: Collected) -> Mapping[str, Any]:
+        logprobs = self._write(index, whole.logprobs)
+        return {"index": index, "text": whole.text, "logprobs": logprobs, "finish_reason": whole.finish.reason}
+
+    def _write(self, index: int, tokens: Sequence[Logprob]) -> dict[str, Any] | None:
+        return self._logprobs[index].write(tokens) if self._logprobs else None
 
 
 def completion_routes(state: ServerState) -> Blueprint:
@@ -63,7 +77,9 @@ def completion_routes(state: ServerState) -> Blueprint:
         vocab, context = service.engine.info.vocab_size, service.engine.info.context_length
         asks = await call.read(lambda: read_completions(call.body, state.settings, vocab, context))
         prepared = [await service.prepare_completion(ask) for ask in asks]
-        return await call.answer(CompletionStyle(), "cmpl", prepared)
+        scored = [ask for ask in asks if ask.logprobs is not None]
+        style = CompletionStyle([CompletionLogprobs(service.tokenizer) for _ in scored])
+        return await call.answer(style, "cmpl", prepared)
 
     return routes
 
@@ -80,11 +96,18 @@ def read_completions(
     prompts = read_prompts(body, vocab_size, context_length)
     sampling = read_sampling(body, settings.default_sampling, vocab_size)
     limits = read_limits(body, "max_tokens")
+    echo = boolean(body, "echo")
+    if echo and integer(body, "max_tokens") == 0:
+        limits = replace(limits, max_tokens=0)  # the prompt alone, for its log-probabilities
     special = boolean(body, "add_special_tokens")
     background = read_background(body)
     draft = boolean(body, "draft", default=True)
     salt = read_cache_salt(body)
-    return [CompletionRequest(prompt, sampling, limits, special, background, draft, salt) for prompt in prompts]
+    logprobs = read_completion_logprobs(body)
+    return [
+        CompletionRequest(prompt, sampling, limits, special, background, draft, salt, logprobs, echo)
+        for prompt in prompts
+    ]
 
 
 def read_prompts(body: Body, vocab_size: int, context_length: int) -> Sequence[str | tuple[int, ...]]:

@@ -23,7 +23,7 @@ _GENERATION = frozenset(
     {
         "model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty",
         "frequency_penalty", "repeat_penalty", "repetition_penalty", "repeat_last_n", "logit_bias", "stop",
-        "max_tokens", "n", "ignore_eos", "priority", "draft", "cache_salt", "return_token_ids",
+        "max_tokens", "n", "ignore_eos", "priority", "draft", "cache_salt", "return_token_ids", "logprobs",
     }
 )  # fmt: skip
 
@@ -32,9 +32,9 @@ SUPPORTED: Mapping[Route, frozenset[str]] = MappingProxyType(
         "chat": _GENERATION
         | {
             "messages", "max_completion_tokens", "tools", "tool_choice", "chat_template_kwargs", "reasoning_effort",
-            "think", "enable_thinking", "parallel_tool_calls",
+            "think", "enable_thinking", "parallel_tool_calls", "top_logprobs",
         },
-        "completions": _GENERATION | {"prompt", "add_special_tokens"},
+        "completions": _GENERATION | {"prompt", "add_special_tokens", "echo"},
     }
 )  # fmt: skip
 
@@ -57,8 +57,6 @@ _REFUSED_EVERYWHERE: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
-    "logprobs": (False,),
-    "top_logprobs": (),
     "prompt_logprobs": (),
     "response_format": ({"type": "text"},),
     "guided_json": (),
@@ -116,8 +114,8 @@ _REFUSED_IN_CHAT: Mapping[str, tuple[Any, ...]] = {
 }
 
 _REFUSED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
-    "echo": (False,),
     "suffix": ("",),
+    "top_logprobs": (),
     "max_completion_tokens": (),
     "tools": ([],),
     "chat_template": (),

@@ -37,6 +37,7 @@ from jaxfold.api.sampling import SEED_HIGH
 from jaxfold.api.sampling import SEED_LOW
 from jaxfold.api.tokenize import MAX_CHARS
 from jaxfold.api.tokenize import MAX_TOKENS
+from jaxfold.runtime.api import MAX_LOGPROBS
 
 Schema = Mapping[str, Any]
 
@@ -169,8 +170,8 @@ FIELDS: Mapping[str, Schema] = MappingProxyType(
         "think": _flag(),
         "enable_thinking": _flag(),
         "thinking_budget": _whole(0, about="most tokens of reasoning"),
-        "logprobs": _flag(),
-        "top_logprobs": _whole(0, 20),
+        "logprobs": _flag("the log-probability of each token, at temperature 1 and without filters"),
+        "top_logprobs": _whole(0, MAX_LOGPROBS, "with logprobs only"),
         "response_format": _or_null({"type": "object"}),
         "structured_outputs": _or_null({"type": "object"}),
         "guided_json": _or_null({"type": "object"}, {"type": "string"}, {"type": "boolean"}),
@@ -193,7 +194,10 @@ FIELDS: Mapping[str, Schema] = MappingProxyType(
 """The type of each supported field. A route may have another type under the same name: `ROUTE_FIELDS`."""
 
 ROUTE_FIELDS: Mapping[Route, Mapping[str, Schema]] = MappingProxyType(
-    {"chat": {}, "completions": {"logprobs": _whole(0, 20)}}
+    {
+        "chat": {},
+        "completions": {"logprobs": _or_null(*_whole(0, MAX_LOGPROBS)["anyOf"][:2], {"const": False})},
+    }
 )
 REQUIRED: Mapping[Route, tuple[str, ...]] = MappingProxyType({"chat": ("messages",), "completions": ("prompt",)})
 

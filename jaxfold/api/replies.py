@@ -24,12 +24,12 @@ from jaxfold.api.wire import event
 from jaxfold.api.wire import json_response
 from jaxfold.api.wire import stream_response
 from jaxfold.chat.prepared import Prepared
+from jaxfold.chat.reply import Collected
 from jaxfold.chat.reply import Reply
 from jaxfold.chat.types import Finish
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReplyEvent
 from jaxfold.chat.types import Usage
-from jaxfold.chat.types import WrittenCall
 from jaxfold.runtime.api import ExactnessLevel
 
 MERGE_QUEUE = 64
@@ -57,9 +57,7 @@ class Style(Protocol):
         """The choice of the chunk that finishes it."""
         ...
 
-    def choice(
-        self, index: int, text: str, reasoning: str, reason: str, calls: Sequence[WrittenCall] = ()
-    ) -> Mapping[str, Any]:
+    def choice(self, index: int, whole: Collected) -> Mapping[str, Any]:
         """A whole choice."""
         ...
 
@@ -94,8 +92,7 @@ class Call:
             whole = await reply.collect()
             finish = whole.finish
             stats = self._finished(index, finish)
-            reasoning, calls = whole.reasoning.strip(), whole.tool_calls
-            choice = dict(self.style.choice(index, whole.text, reasoning, finish.reason, calls))
+            choice = dict(self.style.choice(index, whole))
             choices.append(choice if len(self.replies) == 1 else choice | {"jaxfold": stats})
             usages.append(finish.usage)
         body = self._head(self.style.kind) | {"choices": choices, "usage": usage_json(total(usages))}

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -13,6 +14,7 @@ from jaxfold.chat.tools.parts import Part
 from jaxfold.chat.tools.parts import Thought
 from jaxfold.chat.tools.parts import Words
 from jaxfold.chat.types import Finish
+from jaxfold.chat.types import Logprob
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import ReplyEvent
@@ -22,6 +24,7 @@ from jaxfold.chat.types import ToolCallDelta
 from jaxfold.chat.types import ToolCallStart
 from jaxfold.chat.types import Usage
 from jaxfold.runtime.api import Finished
+from jaxfold.runtime.api import TokenScore
 from jaxfold.tokenizers.base import Tokenizer
 
 
@@ -33,16 +36,17 @@ class _Growing:
     call: int
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
 
     def event(self) -> Piece:
-        text, ids = "".join(self.texts), tuple(self.ids)
+        text, ids, logprobs = "".join(self.texts), tuple(self.ids), tuple(self.logprobs)
         if self.kind is Thought:
-            return ReasoningDelta(text, ids)
+            return ReasoningDelta(text, ids, logprobs)
         if self.kind is Words:
-            return TextDelta(text, ids)
+            return TextDelta(text, ids, logprobs)
         if self.kind is CallBegin:
-            return ToolCallStart(self.call, f"call_{uuid.uuid4().hex[:24]}", text, ids)
-        return ToolCallDelta(self.call, text, ids)
+            return ToolCallStart(self.call, f"call_{uuid.uuid4().hex[:24]}", text, ids, logprobs)
+        return ToolCallDelta(self.call, text, ids, logprobs)
 
 
 class ReplyAssembler:
@@ -62,18 +66,29 @@ class ReplyAssembler:
         self._ids: list[int] = []
         self._reasoning_tokens: int | None = None
         self._fresh: list[int] = []
+        self._logprobs: list[Logprob] = []
+        self._echo = prepared.echo
+        self._prompt_scores: list[TokenScore] = []
+        self._tokenizer = tokenizer
         self._calls = 0
         self._in_call = False
+        self._ended = False
         self._events: list[_Growing] = []
 
-    def push(self, ids: Iterable[int]) -> list[ReplyEvent]:
-        """Pieces that these ids made certain. Ids after a stop string are dropped."""
-        for token_id in ids:
+    def score_prompt(self, scores: Iterable[TokenScore]) -> None:
+        """Scores of the next tokens of the prompt; all of them come before the first `push`."""
+        self._prompt_scores += scores
+
+    def push(self, ids: Sequence[int], scores: Sequence[TokenScore] = ()) -> list[ReplyEvent]:
+        """Pieces that these ids made certain, all scored or none. Ids after a stop string are dropped."""
+        for at, token_id in enumerate(ids):
             if self._stops.stop is not None:
                 break
             self._ids.append(token_id)
             self._fresh.append(token_id)
             text = self._text.push(token_id)
+            if scores and (self._prepared.raw or self._text.shows(token_id)):
+                self._logprobs.append(Logprob(token_id, text, scores[at]))
             if not text:
                 continue
             self._count(text)
@@ -82,8 +97,11 @@ class ReplyAssembler:
 
     def finish(self, finished: Finished) -> list[ReplyEvent]:
         """The last pieces and the `Finish`."""
+        self._ended = finished.reason != "cancelled"
         self._show(self._stops.push(self._text.flush()) + self._stops.flush())
         self._add(self._reader.flush())
+        if self._prepared.raw and self._logprobs and self._stops.stop is None:
+            self._add([Words("")])
         usage = Usage(
             prompt_tokens=len(self._prepared.prompt_ids),
             completion_tokens=len(self._ids),
@@ -130,9 +148,25 @@ class ReplyAssembler:
             growing = self._events[-1]
             growing.texts.append(part.name if isinstance(part, CallBegin) else part.text)
             growing.ids += self._fresh
+            growing.logprobs += self._logprobs
             self._fresh.clear()
+            self._logprobs.clear()
 
     def _take(self) -> list[ReplyEvent]:
         events: list[ReplyEvent] = [growing.event() for growing in self._events]
         self._events.clear()
-        return events
+        if not self._echo or not (self._ids or self._ended):
+            return events
+        self._echo = False
+        return [self._echoed(), *events]
+
+    def _echoed(self) -> TextDelta:
+        """The prompt's own text, control tokens included, as the first piece."""
+        ids = self._prepared.prompt_ids
+        reader = self._tokenizer.detokenizer(skip_special=False)
+        texts = [reader.push(token_id) for token_id in ids]
+        texts[-1] += reader.flush()
+        if self._prepared.logprobs is None:
+            return TextDelta("".join(texts))
+        scored = zip(ids, texts, (None, *self._prompt_scores), strict=True)
+        return TextDelta("".join(texts), (), tuple(Logprob(*one) for one in scored))

@@ -27,7 +27,8 @@ class Prepared:
     `markers` is None where nothing of the reply can be reasoning; `in_reasoning` says that the prompt ends inside an
     open reasoning block; `channels` that replies are messages in Harmony's channels.  `tools` is how calls are read out
     of the reply, None where no tools are offered.  `param` is the field that holds the prompt, for refusals.
-    `warnings` are sentences for the client or the log.
+    `warnings` are sentences for the client or the log.  `logprobs` and `echo` as in `CompletionRequest`; `raw` says
+    that tokens without a text, such as the end token, have log-probabilities too.
     """
 
     prompt_ids: tuple[int, ...]
@@ -45,6 +46,14 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     channels: bool = False
     tools: ToolUse | None = None
+    logprobs: int | None = None
+    echo: bool = False
+    raw: bool = False
+
+    @property
+    def score_prompt(self) -> bool:
+        """Whether the engine scores the prompt: where that is asked for, and where nothing else is to be done."""
+        return self.echo and (self.logprobs is not None or not self.max_tokens)
 
     def part_reader(self) -> PartReader:
         """A fresh reader of the parts in the reply's text."""
@@ -79,17 +88,25 @@ class Prepared:
             draft=self.draft,
             cache_salt=self.cache_salt,
             accepted=accepted,
+            logprobs=self.logprobs,
+            score_prompt=self.score_prompt,
         )
 
 
 def reply_limit(
-    prompt_tokens: int, limits: Limits, context: int, default: int | None, overflow: Overflow, param: str
+    prompt_tokens: int,
+    limits: Limits,
+    context: int,
+    default: int | None,
+    overflow: Overflow,
+    param: str,
+    least: int = 1,
 ) -> int:
     """How many tokens the reply may have: what was asked for, or `default` (None: no limit) as far as there is room.
 
     Raises:
         ContextLengthError: the prompt leaves no room, or less than was asked for and `overflow` says "reject".
-        RequestError: the number asked for is below 1.
+        RequestError: the number asked for is below `least`.
     """
     room = context - prompt_tokens
     asked = limits.max_tokens
@@ -97,8 +114,8 @@ def reply_limit(
         raise too_long(context, prompt_tokens, param)
     if asked is None:
         return room if default is None else min(default, room)
-    if asked < 1:
-        raise RequestError(f"max_tokens must be at least 1, not {asked}", "max_tokens")
+    if asked < least:
+        raise RequestError(f"max_tokens must be at least {least}, not {asked}", "max_tokens")
     if asked > room and (limits.overflow or overflow) == "reject":
         raise ContextLengthError(
             f"{_window(context)}, but {prompt_tokens} tokens in the {param} and "

@@ -13,6 +13,7 @@ from typing import Self
 from jaxfold.chat.assembly import ReplyAssembler
 from jaxfold.chat.types import Finish
 from jaxfold.chat.types import GenerationError
+from jaxfold.chat.types import Logprob
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import ReplyEvent
 from jaxfold.chat.types import TextDelta
@@ -23,7 +24,9 @@ from jaxfold.runtime.api import Engine
 from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import Failed
 from jaxfold.runtime.api import Finished
+from jaxfold.runtime.api import PromptScores
 from jaxfold.runtime.api import Tokens
+from jaxfold.runtime.api import TokenScore
 
 FAILED_MESSAGE = "the server could not finish this reply because of an internal error"
 SLOW_MESSAGE = "the reply was cancelled because it was read too slowly"
@@ -40,6 +43,7 @@ class Collected:
     reasoning: str
     finish: Finish
     tool_calls: tuple[WrittenCall, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
 
 
 class Inbox:
@@ -137,7 +141,10 @@ class Reply:
         starts: list[ToolCallStart] = []
         arguments: list[list[str]] = []
         finish: Finish | None = None
+        logprobs: list[Logprob] = []
         async for event in self:
+            if not isinstance(event, Finish):
+                logprobs += event.logprobs
             match event:
                 case TextDelta():
                     texts.append(event.text)
@@ -152,7 +159,7 @@ class Reply:
                     finish = event
         assert finish is not None  # the iteration ends with it, or raises
         written = (WrittenCall(one.id, one.name, "".join(arguments[one.index])) for one in starts)
-        return Collected("".join(texts), "".join(reasonings), finish, tuple(written))
+        return Collected("".join(texts), "".join(reasonings), finish, tuple(written), tuple(logprobs))
 
     def __aiter__(self) -> AsyncGenerator[ReplyEvent, None]:
         if self._read:
@@ -198,15 +205,19 @@ class Reply:
 
     def _step(self) -> list[ReplyEvent]:
         ids: list[int] = []
+        scores: list[TokenScore] = []
         for _ in range(min(STEP_EVENTS, len(self._backlog))):
             event = self._backlog.popleft()
             match event:
                 case Tokens():
                     ids += event.ids
+                    scores += event.scores
+                case PromptScores():
+                    self._assembler.score_prompt(event.scores)
                 case Finished():
                     self._ended = True
-                    return [*self._assembler.push(ids), *self._assembler.finish(event)]
+                    return [*self._assembler.push(ids, scores), *self._assembler.finish(event)]
                 case Failed():
                     self._ended = self._failed = True
                     logger.error("request %s failed: %s", self.request_id, event.message)
-        return self._assembler.push(ids)
+        return self._assembler.push(ids, scores)

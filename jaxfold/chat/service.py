@@ -163,6 +163,7 @@ class ChatService:
             warnings=rendered.warnings,
             channels=self.template.channels,
             tools=tools,
+            logprobs=request.logprobs,
         )
 
     def prepare_completion_now(self, request: CompletionRequest) -> Prepared:
@@ -182,6 +183,9 @@ class ChatService:
             draft=request.draft,
             cache_salt=request.cache_salt,
             param="prompt",
+            logprobs=request.logprobs,
+            echo=request.echo,
+            raw=True,
         )
 
     def _settled[R: (ChatRequest, CompletionRequest)](self, request: R) -> R:
@@ -272,7 +276,13 @@ class ChatService:
         if max(ids) >= info.vocab_size:
             raise RequestError(f"the {param} hold the token {max(ids)}, which the model has no weights for", param)
         return reply_limit(
-            len(ids), request.limits, info.context_length, settings.default_max_tokens, settings.reply_limit, param
+            len(ids),
+            request.limits,
+            info.context_length,
+            settings.default_max_tokens,
+            settings.reply_limit,
+            param,
+            least=0 if isinstance(request, CompletionRequest) and request.echo else 1,
         )
 
     def _token_size(self, token_id: int) -> int:

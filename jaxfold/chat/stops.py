@@ -102,12 +102,18 @@ class ReplyText:
     `shown` are control tokens that are text all the same (reasoning markers); with `ignore_eos` the end tokens are too.
     """
 
-    __slots__ = ("_detokenizer", "_hidden")
+    __slots__ = ("_detokenizer", "_hidden", "_keep", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, end_ids: frozenset[int], ignore_eos: bool, shown: frozenset[int]) -> None:
         keep = shown | end_ids if ignore_eos else shown
         self._hidden = frozenset() if ignore_eos else end_ids
+        self._keep = keep
+        self._tokenizer = tokenizer
         self._detokenizer: Detokenizer = tokenizer.detokenizer(skip_special=True, keep=keep)
+
+    def shows(self, token_id: int) -> bool:
+        """Whether the token has a text of its own."""
+        return token_id not in self._hidden and (token_id in self._keep or not self._tokenizer.is_control(token_id))
 
     def push(self, token_id: int) -> str:
         """Text that became certain with this id."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import SamplingParams
+from jaxfold.runtime.api import TokenScore
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 StopReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -84,7 +85,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A conversation to continue. `tools` are the function definitions that are offered: the template shows them, and
-    calls of them are read out of the reply, at most one of them without `parallel_tool_calls`.
+    calls of them are read out of the reply, at most one of them without `parallel_tool_calls`.  `logprobs` asks for the
+    log-probability of each token, with so many of the likeliest ones.
     """
 
     messages: tuple[Message, ...]
@@ -97,11 +99,14 @@ class ChatRequest:
     draft: bool = True
     cache_salt: str = ""
     parallel_tool_calls: bool = True
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Raw text (no template) or token ids to continue."""
+    """Raw text (no template) or token ids to continue. With `echo` the reply begins with the prompt, whose tokens then
+    have log-probabilities too where `logprobs` asks for them; a limit of 0 tokens generates nothing.
+    """
 
     prompt: str | tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -110,18 +115,31 @@ class CompletionRequest:
     background: bool = False
     draft: bool = True
     cache_salt: str = ""
+    logprobs: int | None = None
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token of a reply, the text that it added, and its score: None for the first token of an echoed prompt."""
+
+    token_id: int
+    text: str
+    score: TokenScore | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     text: str
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     text: str
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +150,7 @@ class ToolCallStart:
     id: str
     name: str
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +160,7 @@ class ToolCallDelta:
     index: int
     arguments: str
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ ExactnessLevel = Literal["A", "B", "C"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
 MASK_63_BITS = (1 << 63) - 1
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class EngineRequest:
     in order, with that token id; True ends the reply after this token.  It must not raise.
     `cache_salt` keeps prefix reuse apart between callers that must not share it.  `accepted` marks a further prompt
     of a call whose first one the queue took: its limits do not apply, so that a call is taken whole or not at all.
+
+    `logprobs` asks for the log-probability of each token with so many (at most `MAX_LOGPROBS`) of the likeliest ones
+    (None: not at all); with `score_prompt` of the prompt's tokens too, but for the first.  They are those of the raw
+    distribution at temperature 1, whatever the settings.  `labels` are ids whose log-probabilities as the first token
+    of the reply are wanted.  With one of these two `max_tokens` may be 0: then nothing is drawn.
     """
 
     request_id: str
@@ -66,6 +72,17 @@ class EngineRequest:
     draft: bool = True
     cache_salt: str = ""
     accepted: bool = False
+    logprobs: int | None = None
+    score_prompt: bool = False
+    labels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A token's log-probability, and the likeliest tokens at its place with theirs, the likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +110,24 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids committed since the last event, in order."""
+    """Token ids committed since the last event, in order. `scores` has one for each where they were asked for."""
 
     ids: tuple[int, ...]
+    scores: tuple[TokenScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Scores of the next prompt tokens, in order; the first event of a request begins with its second token."""
+
+    scores: tuple[TokenScore, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScores:
+    """Log-probabilities of the request's `labels`, in order."""
+
+    logprobs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +145,7 @@ class Failed:
     message: str
 
 
-EngineEvent = Tokens | Finished | Failed
+EngineEvent = Tokens | PromptScores | LabelScores | Finished | Failed
 Sink = Callable[[EngineEvent], None]
 
 

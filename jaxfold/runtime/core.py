@@ -15,11 +15,15 @@ from jaxfold.runtime.api import ExactnessLevel
 from jaxfold.runtime.api import Failed
 from jaxfold.runtime.api import Finished
 from jaxfold.runtime.api import FinishReason
+from jaxfold.runtime.api import LabelScores
+from jaxfold.runtime.api import PromptScores
 from jaxfold.runtime.api import Tokens
+from jaxfold.runtime.api import TokenScore
 from jaxfold.runtime.counters import Counters
 from jaxfold.runtime.device import Chunk
 from jaxfold.runtime.device import Device
 from jaxfold.runtime.device import Drawing
+from jaxfold.runtime.device import Found
 from jaxfold.runtime.device import Round
 from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.lanes import Job
@@ -145,7 +149,8 @@ class Core:
         if decoding and self.share.may_round():
             return self._dispatch(decoding, None)
         lane = fills[pick_chunk(fills, self.share.whole_prompts)]
-        return self._dispatch([] if self.share.whole_prompts else decoding, lane)
+        alone = self.share.whole_prompts or lane.job.request.score_prompt
+        return self._dispatch([] if alone else decoding, lane)
 
     def should_wait(self) -> bool:
         """Whether the tokens of the round under way should be read before the next one is planned.
@@ -166,8 +171,8 @@ class Core:
             if lane is not filling:
                 self._room(lane, lane.position + 1)
                 continue
-            length = min(lane.tokens_left, self._chunk_limit(shared=bool(decoding)))
-            chunk = Chunk(lane, length, length == lane.tokens_left)
+            length = min(lane.tokens_left, self._chunk_limit(lane, shared=bool(decoding)))
+            chunk = Chunk(lane, lane.filled, length, length == lane.tokens_left)
             if not self._room(lane, lane.filled + length):
                 chunk = None
         if chunk is not None and chunk.lane.finished:
@@ -188,9 +193,11 @@ class Core:
         self.counters.rounds += bool(done.drawn)
         return done
 
-    def _chunk_limit(self, shared: bool) -> int:
+    def _chunk_limit(self, lane: Lane, shared: bool) -> int:
         """Most tokens of a prompt in one step: few while anybody else waits for the step to end."""
         table = self.device.programs.table
+        if lane.job.request.score_prompt:
+            return table.scoring.chunk
         busy = shared or len(self.queue) > 0 or sum(lane.filling for lane in self.running) > 1
         return table.shared_chunks[-1] if busy and table.shared_chunks else table.chunks[-1]
 
@@ -244,6 +251,7 @@ class Core:
         seconds = now - max(round_.dispatched, self._collected)
         self._collected = now
         if round_.chunk is not None:
+            self._emit_prompt(round_.chunk, round_.prompt_scores())
             self.share.chunk_done(seconds)
             if round_.chunk.last and not round_.chunk.lane.finished and round_.chunk.lane.job.prefilled is None:
                 round_.chunk.lane.job.prefilled = now
@@ -252,16 +260,33 @@ class Core:
                 self.planner.costs.saw(round_.shape, seconds)
             if any(lane.filling for lane in self.running):
                 self.share.spent(seconds)
-        for drawing, tokens in found:
+        for one in found:
             # A lane that ended meanwhile drew one token too many: it is nobody's.
-            if not drawing.lane.finished:
-                drawing.lane.issued += len(tokens) - 1
-                self._commit(drawing, tokens, now)
+            if not one.drawing.lane.finished:
+                one.drawing.lane.issued += len(one.tokens) - 1
+                self._commit(one, now)
 
-    def _commit(self, drawing: Drawing, tokens: list[int], now: float) -> None:
+    def _emit_prompt(self, chunk: Chunk, scores: Sequence[TokenScore]) -> None:
+        """Send the scores of the tokens after a chunk's; after a preemption only those that were not sent before."""
+        lane, job = chunk.lane, chunk.lane.job
+        fresh = scores[max(job.scored - chunk.start, 0) :]
+        job.scored += len(fresh)
+        if fresh and not lane.finished:
+            self._emit(lane, PromptScores(tuple(fresh)))
+
+    def _commit(self, found: Found, now: float) -> None:
         """Enter a lane's new tokens in order; what follows an end is dropped."""
+        drawing, tokens = found.drawing, found.tokens
         lane, job = drawing.lane, drawing.lane.job
         job.rounds += 1
+        if found.labels and not job.labelled:
+            job.labelled = True
+            self._emit(lane, LabelScores(found.labels))
+        if not job.request.max_tokens:
+            # Only scores were asked for: what was drawn beside them is nobody's.
+            if not lane.finished:
+                self.finish(lane, "length")
+            return
         fresh: list[int] = []
         kept, ended = 0, None
         while ended is None and kept < len(tokens):
@@ -280,7 +305,8 @@ class Core:
         if fresh:
             if job.first_token is None:
                 job.first_token = now
-            self._emit(lane, Tokens(tuple(fresh)))
+            # What was sent before an interruption comes first in the round.
+            self._emit(lane, Tokens(tuple(fresh), found.scores[kept - len(fresh) : kept]))
         if ended is not None and not lane.finished:
             self.finish(lane, ended)
 

@@ -1,5 +1,6 @@
 """The device side of the engine: weights, cache and lane state, and one dispatched round of work."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +16,14 @@ from jaxfold.models.decoder import new_cache
 from jaxfold.models.plan import Part
 from jaxfold.models.plan import Plan
 from jaxfold.models.plan import empty_part
+from jaxfold.runtime.api import TokenScore
 from jaxfold.runtime.lanes import Lane
+from jaxfold.runtime.programs import Draw
 from jaxfold.runtime.programs import Programs
+from jaxfold.runtime.sampling.element import NEVER
 from jaxfold.runtime.sampling.rows import bias_arrays
 from jaxfold.runtime.sampling.rows import rows_from
+from jaxfold.runtime.sampling.rows import target_rows
 from jaxfold.runtime.sampling.state import DrawState
 from jaxfold.runtime.sampling.state import new_state
 from jaxfold.runtime.table import StepShape
@@ -26,9 +31,10 @@ from jaxfold.runtime.table import StepShape
 
 @dataclass(frozen=True)
 class Chunk:
-    """The next `length` prompt tokens of a lane that is being filled; `last` if they end the prompt."""
+    """The next `length` prompt tokens, from `start` on, of a lane that is filled; `last` if they end the prompt."""
 
     lane: Lane
+    start: int
     length: int
     last: bool
 
@@ -43,8 +49,20 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a lane has drawn: its right drafts and the token after them, with scores and labels where it asked."""
+
+    drawing: Drawing
+    tokens: list[int]
+    scores: tuple[TokenScore, ...] = ()
+    labels: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Round:
-    """Work that was dispatched: who drew (in row order, by call of the draw), and the arrays to wait for.
+    """Work that was dispatched: who drew (in row order, by call of the draw), and the draws to wait for.
+
+    `scored` are the draws that score the chunk's tokens, each with how many of its rows do.
 
     A round with drafts must be collected before the next one is dispatched: until then nobody knows where its lanes
     stand.
@@ -53,30 +71,48 @@ class Round:
     drawn: tuple[tuple[Drawing, ...], ...]
     chunk: Chunk | None
     shape: StepShape
-    tokens: tuple[jax.Array, ...]
+    draws: tuple[Draw, ...]
     hidden: jax.Array
     dispatched: float
+    scored: tuple[tuple[Draw, int], ...] = ()
 
     @property
     def verifies(self) -> bool:
         return self.shape.columns > 1
 
-    def wait(self) -> list[tuple[Drawing, list[int]]]:
-        """Block until the work is done; each lane's new tokens: its right drafts and the one drawn after them."""
-        if not self.tokens:
+    def wait(self) -> list[Found]:
+        """Block until the work is done; what each lane has drawn."""
+        if not self.draws:
             self.hidden.block_until_ready()
-        found = []
-        for drawings, array in zip(self.drawn, self.tokens, strict=True):
-            tokens, first = np.asarray(array).tolist(), 0
-            for drawing in drawings:
-                count = 1
-                for draft in drawing.drafts:
-                    if tokens[first + count - 1] != draft:
-                        break
-                    count += 1
-                found.append((drawing, tokens[first : first + count]))
-                first += 1 + len(drawing.drafts)
-        return found
+        return [found for group in zip(self.drawn, self.draws, strict=True) for found in _found(*group)]
+
+    def prompt_scores(self) -> tuple[TokenScore, ...]:
+        """Scores of the tokens after each of the chunk's, where they were asked for."""
+        if self.chunk is None:
+            return ()
+        top = self.chunk.lane.job.request.logprobs or 0
+        return tuple(score for draw, count in self.scored for score in scores_of(draw, range(count), top))
+
+
+def _found(drawings: Sequence[Drawing], draw: Draw) -> Iterator[Found]:
+    """What the lanes of one call of the draw have drawn."""
+    tokens, first = np.asarray(draw.tokens).tolist(), 0
+    for drawing in drawings:
+        count = 1
+        for draft in drawing.drafts:
+            if tokens[first + count - 1] != draft:
+                break
+            count += 1
+        request = drawing.lane.job.request
+        scores: tuple[TokenScore, ...] = ()
+        if request.logprobs is not None:
+            scores = scores_of(draw, range(first, first + count), request.logprobs)
+        labels: tuple[float, ...] = ()
+        if request.labels and not drawing.lane.committed:
+            values = np.asarray(draw.logits)[first, list(request.labels)].astype(np.float64)
+            labels = tuple((values - float(np.asarray(draw.scored.total)[first])).tolist())
+        yield Found(drawing, tokens[first : first + count], scores, labels)
+        first += 1 + len(drawing.drafts)
 
 
 class Device:
@@ -129,7 +165,7 @@ class Device:
         """
         width = self.programs.table.draw_rows(shape)
         groups = self._grouped(decoding, width)
-        rows = np.zeros(width * self.programs.table.groups(shape), np.int32)
+        rows = np.zeros(sum(self.programs.table.calls(shape)), np.int32)
         lane = 0
         for group, drawings in enumerate(groups):
             row = group * width
@@ -141,14 +177,33 @@ class Device:
             # A chunk never runs beside drafts: one draw takes the rows of both.
             rows[len(decoding)] = shape.decode + chunk.length - 1
             groups = [[*(groups[0] if groups else ()), Drawing(chunk.lane)]]
+        scores = chunk is not None and chunk.lane.job.request.score_prompt
+        if chunk and scores:
+            first = width * self.programs.table.groups(shape)
+            rows[first : first + chunk.length] = np.arange(chunk.length, dtype=np.int32)
         parts = [self._decode_part(decoding, shape)] if shape.decode else []
         if chunk:
             parts.append(self._chunk_part(chunk, shape.chunk))
         plan = Plan(tuple(parts), rows)  # type: ignore[arg-type]
         hidden, self.cache = self.programs.step(shape, self.weights, self.cache, plan, self.state.last)
         # Only as many draws as have rows: a crowd's window often holds fewer drafts than it could.
-        tokens = [self._draw(drawings, array, width) for drawings, array in zip(groups, hidden, strict=False)]
-        return Round(tuple(map(tuple, groups)), chunk, shape, tuple(tokens), hidden[0], now)
+        draws = [self._draw(drawings, array, width) for drawings, array in zip(groups, hidden, strict=False)]
+        scored = self._score(chunk, hidden[self.programs.table.groups(shape) :]) if chunk and scores else ()
+        return Round(tuple(map(tuple, groups)), chunk, shape, tuple(draws), hidden[0], now, scored)
+
+    def _score(self, chunk: Chunk, hidden: Sequence[jax.Array]) -> tuple[tuple[Draw, int], ...]:
+        """Score the prompt's tokens that follow those of a chunk, whose rows `hidden` holds in order."""
+        targets = chunk.lane.job.request.prompt_ids[chunk.start + 1 :][: chunk.length]
+        scored, first = [], 0
+        for array in hidden:
+            wanted = targets[first : first + array.shape[0]]
+            if wanted:
+                draw, self.state = self.programs.draw(
+                    self.weights, array, self.state, target_rows(wanted, array.shape[0])
+                )
+                scored.append((draw, len(wanted)))
+            first += array.shape[0]
+        return tuple(scored)
 
     def _grouped(self, drawings: Sequence[Drawing], width: int) -> list[list[Drawing]]:
         """Lanes by call of the draw, in order: each call has `width` rows, and no lane is split between two."""
@@ -163,19 +218,21 @@ class Device:
             room -= count
         return groups
 
-    def _draw(self, drawings: Sequence[Drawing], hidden: jax.Array, width: int) -> jax.Array:
+    def _draw(self, drawings: Sequence[Drawing], hidden: jax.Array, width: int) -> Draw:
         lanes = [drawing.lane for drawing in drawings]
         positions = [lane.job.prompt_tokens + lane.issued for lane in lanes]
         drafts = [drawing.drafts for drawing in drawings]
+        scored = [lane.job.request.logprobs is not None or bool(lane.job.request.labels) for lane in lanes]
         rows = rows_from(
             [lane.job.prepared for lane in lanes],
             positions,
             [lane.slot for lane in lanes],
             width,
             drafts if any(drafts) else (),
+            scored if any(scored) else (),
         )
-        tokens, _, self.state = self.programs.draw(self.weights, hidden, self.state, rows)
-        return tokens
+        draw, self.state = self.programs.draw(self.weights, hidden, self.state, rows)
+        return draw
 
     def _decode_part(self, drawings: Sequence[Drawing], shape: StepShape) -> Part:
         part = empty_part(shape.parts[0], self.programs.table.widths)
@@ -203,3 +260,16 @@ class Device:
         for group, table in part["tables"].items():
             table[0] = lane.tables[group]
         return Part(**part)
+
+
+def scores_of(draw: Draw, rows: Sequence[int], top: int) -> tuple[TokenScore, ...]:
+    """Scores of these rows, with the `top` likeliest tokens each. Blocks until they are there."""
+    totals = np.asarray(draw.scored.total).tolist()
+    chosen = np.asarray(draw.scored.chosen).tolist()
+    values, ids = np.asarray(draw.scored.values), np.asarray(draw.scored.ids)
+    found = []
+    for row in rows:
+        likeliest = zip(ids[row, :top].tolist(), values[row, :top].tolist(), strict=True)
+        best = tuple((token, value - totals[row]) for token, value in likeliest if value > NEVER)
+        found.append(TokenScore(chosen[row] - totals[row], best))
+    return tuple(found)

@@ -5,14 +5,16 @@ import threading
 import time
 from collections.abc import Callable
 
+from jaxfold.runtime.api import MAX_LOGPROBS
 from jaxfold.runtime.api import CapacityError
 from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import EngineInfo
 from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import EngineSnapshot
+from jaxfold.runtime.api import Failed
+from jaxfold.runtime.api import Finished
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import Sink
-from jaxfold.runtime.api import Tokens
 from jaxfold.runtime.api import default_seed
 from jaxfold.runtime.core import STEP_FAILED
 from jaxfold.runtime.core import Core
@@ -152,8 +154,13 @@ class LocalEngine:
 
     def _check(self, request: EngineRequest) -> None:
         prompt, reply, window = len(request.prompt_ids), request.max_tokens, self._info.context_length
-        if not prompt or reply < 1:
+        scores = request.score_prompt or bool(request.labels)
+        if not prompt or reply < (0 if scores else 1):
             raise ValueError("a request needs at least one prompt token and one token of reply")
+        if not all(0 <= label < self._info.vocab_size for label in request.labels):
+            raise ValueError(f"labels must be in 0..{self._info.vocab_size - 1}")
+        if not 0 <= (request.logprobs or 0) <= MAX_LOGPROBS:
+            raise ValueError(f"logprobs must be in 0..{MAX_LOGPROBS}")
         if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._info.vocab_size:
             raise ValueError(f"prompt ids must be in 0..{self._info.vocab_size - 1}")
         if any(not 0 <= token < self._info.vocab_size for token, _ in request.sampling.logit_bias):
@@ -176,7 +183,7 @@ class LocalEngine:
         """The caller's sink, which also frees the request's id when its last event passes."""
 
         def forward(event: EngineEvent) -> None:
-            if not isinstance(event, Tokens):
+            if isinstance(event, Finished | Failed):
                 with self._wake:
                     self._known.discard(request_id)
                     self._cancels.discard(request_id)

@@ -26,7 +26,8 @@ class Job:
     """A request's whole life, across preemptions: what was asked, what was sent, when what happened (seconds).
 
     `sent` holds the committed tokens; after a preemption the reply is drawn again from its prompt and each token is
-    compared with `sent` instead of being sent twice. `drafts` counts drafted and accepted tokens by proposer.
+    compared with `sent` instead of being sent twice. `scored` counts the prompt's scores that were sent, `labelled`
+    says that those of the labels were. `drafts` counts drafted and accepted tokens by proposer.
     """
 
     request: EngineRequest
@@ -36,6 +37,8 @@ class Job:
     arrival: int
     submitted: float
     sent: list[int] = field(default_factory=list)
+    scored: int = 0
+    labelled: bool = False
     started: float | None = None
     prefilled: float | None = None
     first_token: float | None = None
@@ -89,8 +92,9 @@ class Lane:
     """One running reply.
 
     Invariant: `0 <= filled <= prompt_tokens`; draws are issued only once `filled == prompt_tokens`;
-    `committed <= issued <= max_tokens`. Tokens whose keys are in the cache: `filled + max(issued - 1, 0)`; after a
-    round with drafts `issued` is counted up when it is known how many were right. `drafts` is None where none are made.
+    `committed <= issued <= max(max_tokens, 1)`. Tokens whose keys are in the cache: `filled + max(issued - 1, 0)`;
+    after a round with drafts `issued` is counted up when it is known how many were right. `drafts` is None where none
+    are made.
     """
 
     job: Job
@@ -163,7 +167,8 @@ class LanePages:
         """A lane for `job` with the pages of the longest prompt prefix that is in the tree."""
         pages: dict[str, list[int | None]] = {group: [] for group in self.groups}
         filled = 0
-        if self.reuse:
+        # What is reused is not computed, so it cannot be scored.
+        if self.reuse and not job.request.score_prompt:
             match = self.tree.match(job.request.prompt_ids, job.request.cache_salt)
             pages, filled = match.pages, match.length
         tables = {group: np.full(width, SCRATCH_PAGE, np.int32) for group, width in self.widths.items()}

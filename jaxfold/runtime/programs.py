@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import as_completed
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +42,7 @@ from jaxfold.runtime.sampling.rows import BIAS_LIMIT
 from jaxfold.runtime.sampling.rows import REALS
 from jaxfold.runtime.sampling.rows import WORDS
 from jaxfold.runtime.sampling.rows import DrawRows
+from jaxfold.runtime.sampling.score import Scored
 from jaxfold.runtime.sampling.state import DrawState
 from jaxfold.runtime.sampling.state import reset_slot
 from jaxfold.runtime.table import StepShape
@@ -75,20 +78,28 @@ class CompileCounter:
 
 
 def _step(
-    weights: Weights, cache: Cache, plan: Plan, last: jax.Array, cfg: DecoderConfig, groups: int
+    weights: Weights, cache: Cache, plan: Plan, last: jax.Array, cfg: DecoderConfig, calls: tuple[int, ...]
 ) -> tuple[tuple[jax.Array, ...], Cache]:
-    """Hidden rows float32[R, hidden_size] for each of `groups` draws, and the cache."""
+    """Hidden rows float32[R, hidden_size] for each of the draws, whose rows are `calls`, and the cache."""
     hidden, cache = forward(weights, cache, plan, cfg, last)
-    return tuple(jnp.split(hidden, groups)), cache
+    return tuple(jnp.split(hidden, list(accumulate(calls))[:-1])), cache
+
+
+class Draw(NamedTuple):
+    """One draw: `tokens` int32[R], what their log-probabilities are made of, `logits` float32[R, vocab]."""
+
+    tokens: jax.Array
+    scored: Scored
+    logits: jax.Array
 
 
 def _draw(
-    weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows, cfg: DecoderConfig
-) -> tuple[jax.Array, jax.Array, DrawState]:
-    """Tokens int32[R], their logits float32[R, vocab] and the new lane state."""
+    weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows, mask: jax.Array, cfg: DecoderConfig
+) -> tuple[Draw, DrawState]:
+    """The draw and the new lane state."""
     scores = logits(weights, hidden, cfg)
-    drawn = draw(scores, state, rows)
-    return drawn.tokens, scores, drawn.state
+    drawn = draw(scores, state, rows, mask)
+    return Draw(drawn.tokens, drawn.scored, scores), drawn.state
 
 
 class Programs:
@@ -101,6 +112,7 @@ class Programs:
         self._steps: dict[StepShape, Callable[..., Any]] = {}
         self._draws: dict[int, Callable[..., Any]] = {}
         self._reset: Callable[..., Any] | None = None
+        self._free: dict[int, jax.Array] = {}
 
     def warm_up(
         self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
@@ -113,7 +125,7 @@ class Programs:
         jobs = [
             (
                 str(shape),
-                repr((arrays, self._drawn(shape), self.table.widths)),
+                repr((arrays, self.table.calls(shape), self.table.widths)),
                 self._step_job(shape, weights, cache, state),
             )
             for shape in self.table.steps
@@ -145,11 +157,20 @@ class Programs:
         return hidden, cache
 
     def draw(
-        self, weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows
-    ) -> tuple[jax.Array, jax.Array, DrawState]:
-        """Dispatch one draw: tokens int32[R], logits float32[R, vocab] and the lane state; `state` is donated."""
-        tokens, scores, state = self._draws[hidden.shape[0]](weights, hidden, state, rows)
-        return tokens, scores, state
+        self, weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows, mask: np.ndarray | None = None
+    ) -> tuple[Draw, DrawState]:
+        """Dispatch one draw of R rows: what was drawn, and the lane state; `state` is donated.
+
+        `mask` int32[R, mask_words] is for rows with the word `MASKED`.
+        """
+        count = hidden.shape[0]
+        drawn, state = self._draws[count](weights, hidden, state, rows, self._free[count] if mask is None else mask)
+        return drawn, state
+
+    @property
+    def mask_words(self) -> int:
+        """Words of a row's mask, with a bit for each token."""
+        return -(-self.cfg.vocab_size // 32)
 
     def reset(self, state: DrawState, slot: int, ids: np.ndarray, values: np.ndarray) -> DrawState:
         """Dispatch the reset of one slot's lane state; `state` is donated."""
@@ -160,18 +181,12 @@ class Programs:
 
     def _step_job(self, shape: StepShape, weights: Weights, cache: Cache, state: DrawState) -> Callable[[], Any]:
         def lower() -> Any:
-            rows, groups = self._drawn(shape)
-            plan = abstract_plan(shape.parts, rows * groups, self.table.widths)
-            jitted = jax.jit(_step, static_argnames=("cfg", "groups"), donate_argnames="cache")
-            return jitted.lower(
-                _shapes(weights), _shapes(cache), plan, _shapes(state.last), cfg=self.cfg, groups=groups
-            )
+            calls = self.table.calls(shape)
+            plan = abstract_plan(shape.parts, sum(calls), self.table.widths)
+            jitted = jax.jit(_step, static_argnames=("cfg", "calls"), donate_argnames="cache")
+            return jitted.lower(_shapes(weights), _shapes(cache), plan, _shapes(state.last), cfg=self.cfg, calls=calls)
 
         return lower
-
-    def _drawn(self, shape: StepShape) -> tuple[int, int]:
-        """Rows of a draw after this step, and how many draws its hidden rows are for."""
-        return self.table.draw_rows(shape), self.table.groups(shape)
 
     def _draw_job(self, rows: int, weights: Weights, state: DrawState) -> Callable[[], Any]:
         def lower() -> Any:
@@ -181,8 +196,9 @@ class Programs:
                 columns = DrawRows(
                     jax.ShapeDtypeStruct((rows, REALS), np.float64), jax.ShapeDtypeStruct((rows, WORDS), np.int64)
                 )
+                mask = jax.ShapeDtypeStruct((rows, self.mask_words), np.int32)
                 jitted = jax.jit(_draw, static_argnames="cfg", donate_argnames="state")
-                return jitted.lower(_head(weights), hidden, _shapes(state), columns, cfg=self.cfg)
+                return jitted.lower(_head(weights), hidden, _shapes(state), columns, mask, cfg=self.cfg)
 
         return lower
 
@@ -201,6 +217,7 @@ class Programs:
             self._reset = program
         elif name.startswith("draw "):
             rows = int(name.removeprefix("draw "))
+            self._free[rows] = jax.device_put(np.zeros((rows, self.mask_words), np.int32))
 
             def call(weights: Weights, *args: Any) -> Any:
                 with jax.enable_x64(True):

@@ -187,13 +187,13 @@ class SelfCheck:
         """Run one step; the logit bits of these flat rows, of which there are no more than a draw has."""
         device = self._device
         width = self._table.draw_rows(shape)
-        wanted = np.zeros(width * self._table.groups(shape), np.int32)
+        wanted = np.zeros(sum(self._table.calls(shape)), np.int32)
         wanted[: len(rows)] = rows
         plan = Plan(parts, wanted)  # type: ignore[arg-type]
         hidden, device.cache = device.programs.step(shape, device.weights, device.cache, plan, device.state.last)
         nobody = rows_from([], [], [], width)
-        _, scores, device.state = device.programs.draw(device.weights, hidden[0], device.state, nobody)
-        bits: np.ndarray = np.asarray(scores)[: len(rows)].view(np.uint32)
+        drawn, device.state = device.programs.draw(device.weights, hidden[0], device.state, nobody)
+        bits: np.ndarray = np.asarray(drawn.logits)[: len(rows)].view(np.uint32)
         return bits
 
 

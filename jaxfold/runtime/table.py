@@ -102,6 +102,16 @@ class Table:
         fitting = self.draw_rows(shape) // shape.columns * shape.columns
         return -(-shape.drawn // fitting)
 
+    @property
+    def scoring(self) -> StepShape:
+        """The step whose every row can be scored: prompts whose log-probabilities are asked for run through it."""
+        return StepShape(0, self.chunks[0])
+
+    def calls(self, shape: StepShape) -> tuple[int, ...]:
+        """Rows of each draw that may follow a step of this shape: those that draw tokens, then those that score."""
+        scored = -(-shape.chunk // self.draws[-1]) if shape == self.scoring else 0
+        return (self.draw_rows(shape),) * self.groups(shape) + (self.draws[-1],) * scored
+
 
 def make_table(lanes: int, widths: Mapping[str, int], draft_tokens: int) -> Table:
     """The table of an engine with `lanes` lanes that verifies up to `draft_tokens` drafts a round: at most 12 programs.

@@ -36,8 +36,6 @@ def test_refused_fields(route: Route, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("logprobs", True),
-        ("logprobs", 0),
         ("best_of", True),
         ("store", True),
         ("service_tier", "priority"),

@@ -108,9 +108,9 @@ def _run(device: Device, shape: StepShape) -> None:
     part["start"][:] = max(0, min(CONTEXT, reach - shape.columns))
     part["length"][:] = shape.columns
     rows = table.draw_rows(shape)
-    plan = Plan((Part(**part),), np.zeros(rows * table.groups(shape), np.int32))  # type: ignore[arg-type]
+    plan = Plan((Part(**part),), np.zeros(sum(table.calls(shape)), np.int32))  # type: ignore[arg-type]
     hidden, device.cache = device.programs.step(shape, device.weights, device.cache, plan, device.state.last)
     nobody = rows_from([], [], [], rows)
     for array in hidden:
-        tokens, _, device.state = device.programs.draw(device.weights, array, device.state, nobody)
-    tokens.block_until_ready()
+        drawn, device.state = device.programs.draw(device.weights, array, device.state, nobody)
+    drawn.tokens.block_until_ready()

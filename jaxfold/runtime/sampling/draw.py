@@ -20,6 +20,8 @@ from jaxfold.runtime.sampling.element import Settings
 from jaxfold.runtime.sampling.narrow import Narrowed
 from jaxfold.runtime.sampling.narrow import Needs
 from jaxfold.runtime.sampling.rows import DrawRows
+from jaxfold.runtime.sampling.score import Scored
+from jaxfold.runtime.sampling.score import score
 from jaxfold.runtime.sampling.shards import Shard
 from jaxfold.runtime.sampling.shards import shard_of
 from jaxfold.runtime.sampling.state import DrawState
@@ -33,14 +35,22 @@ GREEDY, NARROW, WIDE, WHOLE = range(4)
 
 
 class Drawn(NamedTuple):
-    """`tokens` i32[R]; `state` after them; `paths` i32[R]: GREEDY (also padding), NARROW, WIDE or WHOLE."""
+    """`tokens` i32[R]; `state` after them; `paths` i32[R]: GREEDY (also padding), NARROW, WIDE or WHOLE; `scored`."""
 
     tokens: Array
     state: DrawState
     paths: Array
+    scored: Scored
 
 
-def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = None, axis: str | None = None) -> Drawn:
+def draw(
+    logits: Array,
+    state: DrawState,
+    rows: DrawRows,
+    mask: Array | None = None,
+    vocab: int | None = None,
+    axis: str | None = None,
+) -> Drawn:
     """Draw one token a row by the keyed rule; those that count enter their slots' state. Jit with `state` donated.
 
     Args:
@@ -48,6 +58,7 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
         state: lane state of W columns.
         rows: R rows. The valid rows of one slot are one whole verify window: a row's token counts only if all drafts
             before it are what was drawn, and only those tokens are entered (see `state.accepted`).
+        mask: i32[R, words], a bit for each token that a row with the word `MASKED` may draw (None: no row has it).
         vocab: ids at or past it are padding columns (None: there are none).
         axis: mesh axis that W splits the vocabulary over, in the order of its indices; `tokens`, `last`, `history`,
             `length` and `rows` are then the same on every device, and the tokens are those of the unsplit draw.
@@ -63,15 +74,22 @@ def draw(logits: Array, state: DrawState, rows: DrawRows, vocab: int | None = No
         # them: the whole vocabulary in f64, on every draw.
         spare = ((0, 1), (0, 0))
         logits, rows = jnp.pad(logits, spare), DrawRows(jnp.pad(rows.reals, spare), jnp.pad(rows.words, spare))
+        mask = None if mask is None else jnp.pad(mask, spare)
     shard = shard_of(logits.shape[1], vocab, axis)
+
+    def adjusted() -> Array:
+        changed = lanes.adjust(logits, state, rows, shard)
+        return changed if mask is None else lanes.masked(changed, mask, rows, shard)
+
     # `canonical` inside the branches: a branch that returned its operand would cost a copy.
     row = lax.cond(
-        lanes.any_adjusts(rows),
-        lambda: element.canonical(candidates.padded(lanes.adjust(logits, state, rows, shard), shard)),
+        lanes.any_adjusts(rows) if mask is None else lanes.any_adjusts(rows) | lanes.any_masked(rows),
+        lambda: element.canonical(candidates.padded(adjusted(), shard)),
         lambda: element.canonical(candidates.padded(logits, shard)),
     )
     tokens, paths = choose(row, element.settings_of(rows), shard)
-    return Drawn(tokens[:count], lanes.commit(state, tokens, rows, shard), paths[:count])
+    scored = jax.tree.map(lambda x: x[:count], score(logits, tokens, rows, shard))
+    return Drawn(tokens[:count], lanes.commit(state, tokens, rows, shard), paths[:count], scored)
 
 
 def choose(row: Array, settings: Settings, shard: Shard) -> tuple[Array, Array]:

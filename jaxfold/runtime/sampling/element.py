@@ -109,12 +109,12 @@ def barrier(x: Array) -> Array:
 
 
 def exact_sum(x: Array) -> Array:
-    """Sum i64 of i64[W], each in 0..2**41 and at most 2**31 of them, in any order.
+    """Sums i64[...] of i64[..., W], each in 0..2**41 and at most 2**31 of them, in any order.
 
     As two f64 sums of halves, whose partial sums are integers below 2**53: XLA compiles these faster than i64 sums.
     """
     low, high = x & np.int64((1 << 20) - 1), x >> np.int64(20)
-    low_sum, high_sum = (barrier(part.astype(jnp.float64)).sum() for part in (low, high))
+    low_sum, high_sum = (barrier(part.astype(jnp.float64)).sum(axis=-1) for part in (low, high))
     return (high_sum.astype(jnp.int64) << np.int64(20)) + low_sum.astype(jnp.int64)
 
 

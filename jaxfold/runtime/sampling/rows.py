@@ -16,7 +16,8 @@ TEMPERATURE, TOP_P, LOG_MIN_P, REPEAT, PRESENCE, FREQUENCY = range(6)
 REALS = 6
 # Columns of `DrawRows.words`.
 SEED, TOP_P_MANTISSA, TOP_P_SHIFT, TOP_K, WINDOW, ADJUSTS, POSITION, SLOT, VALID, COLUMN, DRAFT = range(11)
-WORDS = 11
+SCORED, TARGET, MASKED = range(11, 14)
+WORDS = 14
 
 BIAS_LIMIT = 1024
 _MASK_64 = (1 << 64) - 1
@@ -26,8 +27,11 @@ _MAX_INT32 = (1 << 31) - 1
 class DrawRows(NamedTuple):
     """One row for each token to draw, as two plain arrays so that a call carries few buffers.
 
-    `reals` f64[R, 6] and `words` i64[R, 11] (the seed as the int64 of the same bits); the columns are
+    `reals` f64[R, 6] and `words` i64[R, 14] (the seed as the int64 of the same bits); the columns are
     the constants of this module. A row whose `VALID` word is 0 is padding.
+
+    Log-probabilities of a row are made where `SCORED` is not 0: of the token `TARGET` - 1, or of the drawn one where
+    `TARGET` is 0. A padding row may ask for them too. `MASKED` says that the row's mask holds.
 
     The rows of one lane's verify window follow each other: `COLUMN` counts them from 0, and `DRAFT` is the token that
     a row of column 1 or more was computed from, drafted as what the row before it draws.
@@ -39,7 +43,7 @@ class DrawRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreparedSampling:
-    """`SamplingParams` and seed as the bytes of their row: `reals` f64[6], `words` i64[11] (bytes join fastest)."""
+    """`SamplingParams` and seed as the bytes of their row: `reals` f64[6], `words` i64[14] (bytes join fastest)."""
 
     reals: bytes
     words: bytes
@@ -84,11 +88,13 @@ def rows_from(
     slots: Sequence[int],
     width: int,
     drafts: Sequence[Sequence[int]] = (),
+    scored: Sequence[bool] = (),
 ) -> DrawRows:
     """Rows of one draw, padded to `width`: one for each lane, and one more for each of its drafts.
 
     `positions` are absolute indices, in prompt + reply, of each lane's first token to draw; `slots` index the lane
-    state; `drafts` holds each lane's drafted tokens (empty: none for any lane).
+    state; `drafts` holds each lane's drafted tokens (empty: none for any lane); `scored` says which lanes want the
+    log-probabilities of what they draw (empty: none does).
     """
     reals = np.zeros((width, REALS), np.float64)
     words = np.zeros((width, WORDS), np.int64)
@@ -100,11 +106,21 @@ def rows_from(
         words[:count] = np.frombuffer(b"".join([row.words for row in lanes]), np.int64).reshape(count, WORDS)
         words[:count, POSITION] = np.repeat(positions, counts)
         words[:count, SLOT] = np.repeat(slots, counts)
+        if scored:
+            words[:count, SCORED] = np.repeat(scored, counts)
     if drafts:
         words[:count, COLUMN] = np.concatenate([np.arange(copies) for copies in counts])
         words[:count, POSITION] += words[:count, COLUMN]
         words[:count, DRAFT] = [token for tokens in drafts for token in (0, *tokens)]
     return DrawRows(reals, words)
+
+
+def target_rows(targets: Sequence[int], width: int) -> DrawRows:
+    """Rows that draw nothing and give the log-probabilities of these tokens, one a row, padded to `width`."""
+    words = np.zeros((width, WORDS), np.int64)
+    words[: len(targets), SCORED] = 1
+    words[: len(targets), TARGET] = np.asarray(targets, np.int64) + 1
+    return DrawRows(np.zeros((width, REALS), np.float64), words)
 
 
 def bias_arrays(

@@ -75,6 +75,24 @@ def any_adjusts(rows: DrawRows) -> Array:
     return jnp.any(_adjusts(rows))
 
 
+def any_masked(rows: DrawRows) -> Array:
+    """Whether some row has a mask."""
+    return jnp.any(jnp.asarray(rows.words)[:, columns.MASKED] != 0)
+
+
+def masked(logits: Array, mask: Array, rows: DrawRows, shard: Shard) -> Array:
+    """Logits f32[R, W], at -inf where a row's mask i32[R, words] has no bit for the token; rows without one as is.
+
+    Token t is bit t % 32 of word t // 32.
+    """
+    count, width = logits.shape
+    bits = (mask[:, :, None] >> jnp.arange(32, dtype=jnp.int32)[None, None, :]) & np.int32(1)
+    bits = jnp.pad(bits.reshape(count, -1), ((0, 0), (0, width)))
+    here = lax.dynamic_slice(bits, (np.int32(0), shard.base), (count, width)) != 0
+    free = (jnp.asarray(rows.words)[:, columns.MASKED] == 0)[:, None]
+    return jnp.where(here | free, logits, np.float32(element.NEVER))
+
+
 def adjust(logits: Array, state: DrawState, rows: DrawRows, shard: Shard) -> Array:
     """Logits f32[R, W] after penalties and bias, in float32; rows with nothing set keep their bits.
 

@@ -75,7 +75,7 @@ class Draws:
             partial(draw, vocab=VOCAB, axis="vocab"),
             mesh=mesh,
             in_specs=(columns, DrawState(columns, columns, same, same, same), same),
-            out_specs=Drawn(same, DrawState(columns, columns, same, same, same), same),
+            out_specs=Drawn(same, DrawState(columns, columns, same, same, same), same, same),
             check_vma=False,
         )
         self._split = jax.jit(split)

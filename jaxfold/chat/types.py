@@ -155,7 +155,10 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece of a call's arguments: the pieces of one call joined are its arguments as one JSON object."""
+    """The next piece of a call's arguments: the pieces of one call joined are its arguments as one JSON object.
+
+    The pieces of one call follow each other and its start: calls never interleave.
+    """
 
     index: int
     arguments: str

@@ -17,6 +17,7 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "
 SOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("paged_attention/native/attention.cc", ()),
     ("paged_attention/native/rows_avx2.cc", ("-mavx2", "-mfma")),
+    ("packed_attention/native/packed.cc", ()),
     ("quantised_matmul/native/product.cc", ("-mavx2",)),
     ("quantised_matmul/native/tile_avx2.cc", ("-mavx2",)),
     ("quantised_matmul/native/tile_avx512vnni.cc", ("-mavx512f", "-mavx512bw", "-mavx512vnni")),

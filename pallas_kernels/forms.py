@@ -1,5 +1,6 @@
 """Which form of each operation runs in this process: a fact that compiled programs depend on."""
 
+from pallas_kernels import packed_attention
 from pallas_kernels import paged_attention
 from pallas_kernels import quantised_matmul
 
@@ -8,5 +9,6 @@ def kernels() -> tuple[str, ...]:
     """One text for each operation that has several forms, e.g. "paged attention: ffi (avx2)"."""
     return (
         f"paged attention: {paged_attention.implementation()}",
+        f"packed attention: {packed_attention.implementation()}",
         f"int8 product: {quantised_matmul.implementation()}",
     )

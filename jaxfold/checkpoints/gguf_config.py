@@ -14,6 +14,8 @@ from jaxfold.checkpoints.gguf_header import GgufTensor
 
 # general.architecture -> model_type of the families whose settings are translated in full.
 MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+# Encoders keep their GGUF names: the table of names below is that of decoders.
+ENCODERS = frozenset({"bert"})
 ROPE_FACTORS = "rope_freqs.weight"
 
 _TOP_NAMES = ("model.embed_tokens", "model.norm", "lm_head")
@@ -104,6 +106,8 @@ def hf_config(header: GgufHeader, tensors: Mapping[str, GgufTensor]) -> dict[str
         CheckpointError: a needed key is missing or has a value that cannot be.
     """
     keys = Metadata(header)
+    if keys.architecture in ENCODERS:
+        return _encoder(keys, tensors)
     if keys.architecture not in MODEL_TYPES:
         return {"model_type": keys.architecture}
     layers = keys.needed_size("block_count")
@@ -137,6 +141,26 @@ def hf_config(header: GgufHeader, tensors: Mapping[str, GgufTensor]) -> dict[str
     if ROPE_FACTORS in tensors:
         config["rope_freq_factors"] = _rope_factors(header, tensors[ROPE_FACTORS], config["head_dim"])
     return config
+
+
+def _encoder(keys: Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, Any]:
+    """An encoder's settings. RoBERTa files are of the architecture "bert" too: their position tables begin at 0."""
+    shapes = {name: tensors[name].shape for name in ("token_embd.weight", "position_embd.weight") if name in tensors}
+    for name in ("token_embd.weight", "position_embd.weight"):
+        if len(shapes.get(name, ())) != 2:
+            raise CheckpointError(keys.path, "is missing, or no matrix", name)
+    return {
+        "model_type": keys.architecture,
+        "hidden_size": keys.needed_size("embedding_length"),
+        "intermediate_size": keys.needed_size("feed_forward_length"),
+        "num_hidden_layers": keys.needed_size("block_count"),
+        "num_attention_heads": keys.needed_size("attention.head_count"),
+        "layer_norm_eps": keys.number("attention.layer_norm_epsilon") or 1e-12,
+        "max_position_embeddings": shapes["position_embd.weight"][0],
+        "vocab_size": shapes["token_embd.weight"][0],
+        "hidden_act": "gelu",
+        "gguf_pooling_type": keys.get("pooling_type"),
+    }
 
 
 def _rope_scaling(keys: Metadata) -> dict[str, Any] | None:
@@ -211,7 +235,7 @@ def _rope_factors(header: GgufHeader, tensor: GgufTensor, head_dim: int) -> list
 def hf_names(architecture: str, layers: int) -> dict[str, str]:
     """GGUF name -> Hugging Face name, both without ".weight" or ".bias". Empty for an architecture without a map."""
     known = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}.get(architecture)
-    if known is None:
+    if known is None or architecture in ENCODERS:
         return {}
     names = get_tensor_name_map(known, layers)
     wanted = [*_TOP_NAMES, *(f"model.layers.{layer}.{name}" for layer in range(layers) for name in _LAYER_NAMES)]

@@ -21,6 +21,7 @@ from jaxfold.checkpoints.gguf_config import hf_names
 from jaxfold.checkpoints.gguf_header import GgufHeader
 from jaxfold.checkpoints.gguf_header import GgufTensor
 from jaxfold.checkpoints.gguf_header import read_header
+from jaxfold.checkpoints.gguf_vocabulary import encoder_settings
 from jaxfold.checkpoints.gguf_vocabulary import end_ids
 from jaxfold.checkpoints.gguf_vocabulary import vocabulary
 
@@ -89,8 +90,11 @@ class GgufCheckpoint:
 
     @cached_property
     def tokenizer_files(self) -> TokenizerFiles:
-        """The file's own vocabulary. Raises CheckpointError where it has none."""
-        return TokenizerFiles(None, None, vocabulary(self.path, self._fields), {})
+        """The file's own vocabulary. Raises CheckpointError where it has none.
+
+        `config` holds what only encoders' vocabularies have, see `encoder_settings`.
+        """
+        return TokenizerFiles(None, None, vocabulary(self.path, self._fields), encoder_settings(self._fields))
 
     def read(self, name: str) -> np.ndarray:
         """See `Checkpoint.read`. Plain types are read-only views of the file."""

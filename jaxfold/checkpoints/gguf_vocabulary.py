@@ -12,6 +12,10 @@ from jaxfold.checkpoints.base import GgufVocabulary
 # Control tokens that end a turn though many files declare only the end of the text.
 _END_OF_TURN = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>"})
 _CONTROL_TYPES = (3, 4)  # control, user-defined
+# WordPiece and Unigram.
+_ENCODER_MODELS = frozenset({"bert", "t5"})
+# The published key is spelt "seperator"; newer files have the right spelling too.
+_AROUND = (("cls", "cls"), ("bos", "bos"), ("seperator", "seperator"), ("sep", "separator"), ("eos", "eos"))
 # BPE pre-tokenizers of the Llama 3 line: their tokenizer adds BOS unless the file says otherwise.
 _BOS_PRE = frozenset({"llama3", "llama-v3", "llama-bpe"})
 
@@ -43,8 +47,29 @@ def vocabulary(path: Path, fields: Mapping[str, Any]) -> GgufVocabulary:
         pad_id=token_id(fields, "padding_token_id", len(tokens)),
         add_bos=_flag(path, fields, "add_bos_token", model == "llama" or pre in _BOS_PRE),
         add_eos=_flag(path, fields, "add_eos_token", False),
-        add_space_prefix=_flag(path, fields, "add_space_prefix", model == "llama"),
+        add_space_prefix=_flag(path, fields, "add_space_prefix", model in ("llama", "t5")),
     )
+
+
+def encoder_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What an encoder's vocabulary has beside the fields of `GgufVocabulary`; empty for the others.
+
+    `charsmap` is SentencePiece's compiled normalisation, `squeeze` whether it also removes extra spaces; `cls_id` and
+    `sep_id` stand around a text.
+    """
+    if fields.get("tokenizer.ggml.model") not in _ENCODER_MODELS:
+        return {}
+    count = len(fields.get("tokenizer.ggml.tokens", ()))
+    charsmap = fields.get("tokenizer.ggml.precompiled_charsmap")
+    ids = {name: token_id(fields, f"{key}_token_id", count) for name, key in _AROUND}
+    found: dict[str, Any] = {
+        "cls_id": ids["cls"] if ids["cls"] is not None else ids["bos"],
+        "sep_id": next((ids[name] for name in ("sep", "seperator", "eos") if ids[name] is not None), None),
+        "squeeze": bool(fields.get("tokenizer.ggml.remove_extra_whitespaces", False)),
+    }
+    if isinstance(charsmap, np.ndarray) and charsmap.size:
+        found["charsmap"] = charsmap.astype(np.uint8).tobytes()
+    return found
 
 
 def end_ids(path: Path, fields: Mapping[str, Any]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jaxfold.checkpoints.base import CheckpointError
 from jaxfold.checkpoints.files import read_json
+from jaxfold.checkpoints.sentence import SENTENCE_FILES
 from jaxfold.checkpoints.side_files import CONFIG
 from jaxfold.checkpoints.side_files import SIDE_FILES
 
@@ -79,7 +80,7 @@ def choose_files(repository: str, names: Sequence[str], wanted: str | None) -> l
             weights = [name for name in weights if re.match(r"model-\d+-of-\d+\.", name)]
         elif "model.safetensors" in weights:
             weights = ["model.safetensors"]
-        return sorted({*weights, *({*SIDE_FILES, _INDEX} & set(names))})
+        return sorted({*weights, *({*SIDE_FILES, *SENTENCE_FILES, _INDEX} & set(names))})
     models: dict[str, list[str]] = {}
     for name in sorted(names):
         if name.endswith(".gguf") and not name.rpartition("/")[2].startswith("mmproj"):

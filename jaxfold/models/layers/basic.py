@@ -23,3 +23,14 @@ def gated(gate_up: jax.Array, activation: str) -> jax.Array:
     gate, up = gate_up[:, :half], gate_up[:, half:]
     act = jax.nn.silu(gate) if activation == "silu" else jax.nn.gelu(gate, approximate=True)
     return act * up
+
+
+def layer_norm(x: jax.Array, weight: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
+    """Layer norm (Ba et al., arXiv:1607.06450) over the last axis in float32: float[rows, n] -> float32[rows, n]."""
+    x = x.astype(jnp.float32)
+    # Mean and deviation are materialised for the same reason as the mean of `rms_norm`.
+    centred: jax.Array = lax.optimization_barrier(x - lax.optimization_barrier(ordered_mean(x))[:, None])
+    variance: jax.Array = lax.optimization_barrier(ordered_mean(centred * centred))
+    scale: jax.Array = lax.optimization_barrier(lax.rsqrt(variance + jnp.float32(eps)))
+    scaled: jax.Array = lax.optimization_barrier(centred * scale[:, None] * weight[None, :])
+    return scaled + bias[None, :]

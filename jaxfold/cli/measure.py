@@ -83,7 +83,8 @@ def generate(engine: Engine, prompts: Sequence[tuple[int, ...]], tokens: int) ->
     recorders = [_Recorder() for _ in prompts]
     submitted = time.monotonic()
     for at, (prompt, recorder) in enumerate(zip(prompts, recorders, strict=True)):
-        request = EngineRequest(f"bench-{salt}-{at}", prompt, tokens, GREEDY, cache_salt=salt)
+        # Replies to random prompts repeat themselves: drafts would make the numbers say something else.
+        request = EngineRequest(f"bench-{salt}-{at}", prompt, tokens, GREEDY, draft=False, cache_salt=salt)
         engine.submit(request, recorder)
     for recorder in recorders:
         if not recorder.done.wait(TIMEOUT_S):

@@ -74,6 +74,7 @@ def _body(name: str, prompt: tuple[int, ...], tokens: int, salt: str) -> dict[st
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "draft": False,
         "cache_salt": f"bench-http-{salt}",
     }
 

@@ -30,20 +30,28 @@ def programs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """The real SmolLM2-135M-Instruct (GGUF Q4_1): JAXFOLD_TEST_SMOLLM2 if set, else fetched once and kept.
+    """The real SmolLM2-135M-Instruct (GGUF Q4_1): JAXFOLD_TEST_SMOLLM2 if set, else fetched once and kept."""
+    return _real_model("smollm2:135m", "JAXFOLD_TEST_SMOLLM2")
 
-    Without the file a test fails; it is skipped only where JAXFOLD_OFFLINE=1 says that nothing can be fetched.
-    """
-    given = os.environ.get("JAXFOLD_TEST_SMOLLM2")
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """The real all-MiniLM-L6-v2: JAXFOLD_TEST_MINILM if set, else fetched once and kept."""
+    return _real_model("all-minilm:l6-v2", "JAXFOLD_TEST_MINILM")
+
+
+def _real_model(name: str, variable: str) -> Path:
+    """Without the model a test fails; it is skipped only where JAXFOLD_OFFLINE=1 says that nothing can be fetched."""
+    given = os.environ.get(variable)
     if given:
         path = Path(given)
-        if not path.is_file():
-            pytest.fail(f"JAXFOLD_TEST_SMOLLM2={given} is no file", pytrace=False)
+        if not path.exists():
+            pytest.fail(f"{variable}={given} does not exist", pytrace=False)
         return path
     from jaxfold.checkpoints import catalogue
 
     try:
-        return catalogue.resolve("smollm2:135m")
+        return catalogue.resolve(name)
     except CheckpointError as error:
         if os.environ.get("JAXFOLD_OFFLINE") == "1":
             pytest.skip(f"JAXFOLD_OFFLINE=1 and {error}")

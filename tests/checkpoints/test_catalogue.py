@@ -63,6 +63,24 @@ def test_a_model_is_taken_out_of_its_wheel_once(local_index, tmp_path):
     assert len(lines) == 1
 
 
+def test_a_model_of_several_files_is_a_folder(tmp_path, monkeypatch):
+    entry = make_wheel(tmp_path / "wheels")
+    wheel = tmp_path / "wheels" / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("tiny_model/1_Pooling/config.json", "{}")
+    small = catalogue.Beside("1_Pooling/config.json", 2, hashlib.sha256(b"{}").hexdigest())
+    entry = replace(entry, beside=(small,), wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest())
+    monkeypatch.setattr(catalogue, "_download_wheel", lambda entry, folder, progress: wheel)
+    folder = catalogue.fetch(entry, tmp_path / "models", lambda line: None)
+    assert folder == tmp_path / "models" / "tiny-1m"
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == {"tiny.gguf", "1_Pooling/config.json"}
+    # A file that is missing is fetched again, and what is there stays.
+    (folder / "1_Pooling" / "config.json").unlink()
+    assert catalogue.fetch(entry, tmp_path / "models", lambda line: None) == folder
+    assert (folder / "1_Pooling" / "config.json").read_text() == "{}"
+
+
 @pytest.fixture
 def downloaded(tmp_path, monkeypatch):
     """A wheel as pip would have put it down, without running pip again."""
@@ -162,4 +180,5 @@ def test_entries_are_pinned_and_freely_licensed():
         assert entry.licence == "Apache-2.0"
         assert re.fullmatch(r"[0-9a-f]{64}", entry.wheel_sha256)
         assert re.fullmatch(r"[0-9a-f]{64}", entry.file_sha256)
-        assert entry.file_name.endswith(".gguf")
+        assert entry.file_name.endswith(".safetensors" if entry.beside else ".gguf")
+        assert all(re.fullmatch(r"[0-9a-f]{64}", one.file_sha256) for one in entry.beside)

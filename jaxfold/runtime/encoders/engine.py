@@ -43,7 +43,7 @@ class LocalEncoder:
         compiles: CompileCounter,
         alignment: int,
     ) -> None:
-        self._programs = programs
+        self.programs = programs
         self._weights = weights
         self._info = info
         self._queue = queue
@@ -167,7 +167,7 @@ class LocalEncoder:
         """Members and their vectors, program by program; the next program runs while the last one's are read."""
         lengths = [len(job.sequences[index]) for job, index in members]
         last: tuple[Sequence[Member], jax.Array] | None = None
-        for packed in pack(lengths, self._programs.counts, self._alignment):
+        for packed in pack(lengths, self.programs.counts, self._alignment):
             held = [members[at] for at in packed.members if not members[at][0].ended]
             if held:
                 sequences = [job.sequences[index] for job, index in held]
@@ -176,7 +176,7 @@ class LocalEncoder:
                     self._sequences += len(sequences)
                     self._tokens += sum(map(len, sequences))
                     self._rows += packed.rows
-                now = (held, self._programs.run(self._weights, batch))
+                now = (held, self.programs.run(self._weights, batch))
                 if last is not None:
                     yield last[0], np.asarray(last[1])
                 last = now

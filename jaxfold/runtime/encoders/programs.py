@@ -28,7 +28,7 @@ class EncoderPrograms:
     def __init__(self, cfg: EncoderConfig, counts: Sequence[int], cache_dir: Path | None) -> None:
         self.cfg = cfg
         self.counts = tuple(counts)
-        self._cache_dir = None if cache_dir is None else own_dir(cache_dir)
+        self.cache_dir = None if cache_dir is None else own_dir(cache_dir)
         self._programs: dict[int, Callable[..., Any]] = {}
 
     def warm_up(self, weights: EncoderWeights, progress: Callable[[str], None] = lambda _: None) -> int:
@@ -63,4 +63,4 @@ class EncoderPrograms:
         return lower
 
     def _file(self, rows: int, facts: str) -> Path | None:
-        return None if self._cache_dir is None else self._cache_dir / f"{program_key(f'encode {rows}', facts)}.xla"
+        return None if self.cache_dir is None else self.cache_dir / f"{program_key(f'encode {rows}', facts)}.xla"

@@ -15,6 +15,7 @@ from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import Failed
 from jaxfold.runtime.api import Finished
+from jaxfold.runtime.api import Guide
 from jaxfold.runtime.api import LabelScores
 from jaxfold.runtime.api import PromptScores
 from jaxfold.runtime.api import RequestStats
@@ -128,6 +129,7 @@ class Ask:
     logprobs: int | None = None
     score_prompt: bool = False
     labels: tuple[int, ...] = ()
+    guide: Guide | None = None
 
 
 class Client:
@@ -152,6 +154,7 @@ class Client:
             logprobs=ask.logprobs,
             score_prompt=ask.score_prompt,
             labels=ask.labels,
+            guide=ask.guide,
             **fields,
         )
         self.engine.submit(request, reply.sink)

@@ -15,6 +15,9 @@ from dataclasses import field
 from typing import Literal
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 ExactnessLevel = Literal["A", "B", "C"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -46,6 +49,92 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "ebnf", "structural_tag"]
+
+
+class GrammarError(Exception):
+    """A grammar that cannot be enforced. The message is one sentence without a full stop, safe to show a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What a reply must match. `text` is a JSON schema, a regular expression, a JSON list of strings, an EBNF grammar
+    or a structural tag of xgrammar; nothing for "json_object".
+    """
+
+    kind: GrammarKind
+    text: str = ""
+
+
+class Matcher(Protocol):
+    """Follows one reply through its grammar, token by token. Used by one thread at a time."""
+
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        """Write the tokens that may come next into int32[words]: token t is bit t % 32 of word t // 32."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """The next token; False (and nothing happened) if it may not come."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Forget the last `count` accepted tokens."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether what came so far is a whole match."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled grammar, shared by all replies that must match it."""
+
+    def matcher(self) -> Matcher:
+        """A matcher at the start."""
+        ...
+
+
+class Grammars(Protocol):
+    """Compiles grammars for one tokenizer. Thread-safe; a call may take seconds."""
+
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        """The grammar.
+
+        Raises:
+            GrammarError: it cannot be enforced, or takes too long.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The reasoning before a reply's answer, and the most tokens it may take.
+
+    The reply is inside it from its start if `opened`, or once its first token is `start` (None: never).  It ends with
+    the ids `end`.  If the reply has `budget` - 1 tokens and is still inside, the ids `close` follow.
+    """
+
+    opened: bool
+    start: int | None
+    end: tuple[int, ...]
+    budget: int | None = None
+    close: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """Which tokens a reply may hold: any inside the reasoning, then those of `grammar` (None: any).
+
+    A complete match ends with one of `end_ids`; with `then_free` the reply goes on as it likes instead.
+    """
+
+    thinking: Thinking | None = None
+    grammar: Grammar | None = None
+    end_ids: frozenset[int] = frozenset()
+    then_free: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One prompt to continue.
@@ -60,6 +149,8 @@ class EngineRequest:
     (None: not at all); with `score_prompt` of the prompt's tokens too, but for the first.  They are those of the raw
     distribution at temperature 1, whatever the settings.  `labels` are ids whose log-probabilities as the first token
     of the reply are wanted.  With one of these two `max_tokens` may be 0: then nothing is drawn.
+
+    `guide` says which tokens the reply may hold; log-probabilities are those of the distribution without it.
     """
 
     request_id: str
@@ -75,6 +166,7 @@ class EngineRequest:
     logprobs: int | None = None
     score_prompt: bool = False
     labels: tuple[int, ...] = ()
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True, slots=True)

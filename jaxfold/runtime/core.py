@@ -19,6 +19,8 @@ from jaxfold.runtime.api import LabelScores
 from jaxfold.runtime.api import PromptScores
 from jaxfold.runtime.api import Tokens
 from jaxfold.runtime.api import TokenScore
+from jaxfold.runtime.constraints.lane import LaneGuide
+from jaxfold.runtime.constraints.lane import Mask
 from jaxfold.runtime.counters import Counters
 from jaxfold.runtime.device import Chunk
 from jaxfold.runtime.device import Device
@@ -40,6 +42,7 @@ GROWTH = 256
 """Tokens of reply that must find room beside the running lanes before a request is admitted."""
 DIVERGED = "the reply could not be repeated after it was interrupted"
 STEP_FAILED = "the engine failed while generating this reply"
+GUIDE_FAILED = "the grammar of this reply could not be followed"
 
 
 class Core:
@@ -133,6 +136,11 @@ class Core:
         if self.planner is not None:
             lane.drafts = self.planner.open(job)
         self.device.begin(lane)
+        if job.request.guide is not None:
+            try:
+                lane.guide = LaneGuide(job.request.guide, self.device.programs.mask_words)
+            except Exception:
+                self._guide_failed(lane)
 
     # Dispatch
 
@@ -155,8 +163,11 @@ class Core:
     def should_wait(self) -> bool:
         """Whether the tokens of the round under way should be read before the next one is planned.
 
-        They should where their lanes may then verify drafts. Otherwise the next round need not wait for them.
+        They should where their lanes may then verify drafts, and must where a guide has to see them. Otherwise the next
+        round need not wait for them.
         """
+        if any(lane.guided and lane.can_decode and lane.issued > lane.committed for lane in self.running):
+            return True
         if self.planner is None or (any(lane.filling for lane in self.running) and not self.share.may_round()):
             return False
         lanes = [lane for lane in self.running if lane.can_decode]
@@ -169,10 +180,12 @@ class Core:
             if lane.finished:
                 continue
             if lane is not filling:
-                self._room(lane, lane.position + 1)
+                if self._room(lane, lane.position + 1):
+                    self._masks(lane)
                 continue
             length = min(lane.tokens_left, self._chunk_limit(lane, shared=bool(decoding)))
-            chunk = Chunk(lane, lane.filled, length, length == lane.tokens_left)
+            last = length == lane.tokens_left
+            chunk = Chunk(lane, lane.filled, length, last, self._masks(lane) if last else ())
             if not self._room(lane, lane.filled + length):
                 chunk = None
         if chunk is not None and chunk.lane.finished:
@@ -193,6 +206,27 @@ class Core:
         self.counters.rounds += bool(done.drawn)
         return done
 
+    def _masks(self, lane: Lane) -> tuple[Mask | None, ...]:
+        """The mask of a lane's next token. A guide that fails ends its reply."""
+        if not lane.guided or lane.guide is None:
+            return ()
+        try:
+            return tuple(lane.guide.masks()[1])
+        except Exception:
+            self._guide_failed(lane)
+            return ()
+
+    def _guide_failed(self, lane: Lane) -> None:
+        LOG.exception("the guide of request %s failed", lane.job.request_id)
+        self.fail(lane, GUIDE_FAILED)
+
+    def _drawing(self, lane: Lane, drafts: tuple[int, ...] = (), source: str = "") -> Drawing:
+        """What the lane draws; drafts that its guide does not allow are left out."""
+        if not lane.guided or lane.guide is None:
+            return Drawing(lane, drafts, source)
+        kept, masks = lane.guide.masks(drafts)
+        return Drawing(lane, drafts[:kept], source if kept else "", tuple(masks))
+
     def _chunk_limit(self, lane: Lane, shared: bool) -> int:
         """Most tokens of a prompt in one step: few while anybody else waits for the step to end."""
         table = self.device.programs.table
@@ -206,9 +240,9 @@ class Core:
     ) -> tuple[StepShape, Sequence[Drawing]]:
         """The program of a round, and what its lanes draw."""
         table = self.device.programs.table
-        plain = [Drawing(lane) for lane in decoding]
+        plain = [self._drawing(lane) for lane in decoding]
         if chunk is not None:
-            return StepShape(table.lanes if decoding else 0, table.chunk_width(chunk.length, shared)), plain
+            return table.chunk_shape(chunk.length, shared), plain
         return self._window(decoding) or (StepShape(table.decode_width(len(decoding)), 0), plain)
 
     def _window(self, lanes: Sequence[Lane]) -> tuple[StepShape, Sequence[Drawing]] | None:
@@ -225,9 +259,9 @@ class Core:
             drafts = () if found is None else found.tokens[: shape.columns - 1]
             # Nobody gives way to a draft.
             if found is None or not self.pages.grow(lane, lane.position + 1 + len(drafts)):
-                drawings.append(Drawing(lane))
+                drawings.append(self._drawing(lane))
             else:
-                drawings.append(Drawing(lane, drafts, found.source))
+                drawings.append(self._drawing(lane, drafts, found.source))
         return (shape, drawings) if any(drawing.drafts for drawing in drawings) else None
 
     def _room(self, lane: Lane, tokens: int) -> bool:
@@ -293,6 +327,9 @@ class Core:
             token = tokens[kept]
             kept += 1
             lane.committed += 1
+            if lane.guide is not None and not lane.guide.accept(token):
+                self.fail(lane, GUIDE_FAILED)
+                return
             if lane.committed <= len(job.sent):
                 if job.sent[lane.committed - 1] != token:
                     self.fail(lane, DIVERGED)

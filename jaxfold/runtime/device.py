@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxfold.models.config import DecoderConfig
 from jaxfold.models.decoder import Cache
@@ -21,6 +22,8 @@ from jaxfold.runtime.lanes import Lane
 from jaxfold.runtime.programs import Draw
 from jaxfold.runtime.programs import Programs
 from jaxfold.runtime.sampling.element import NEVER
+from jaxfold.runtime.sampling.rows import MASKED
+from jaxfold.runtime.sampling.rows import DrawRows
 from jaxfold.runtime.sampling.rows import bias_arrays
 from jaxfold.runtime.sampling.rows import rows_from
 from jaxfold.runtime.sampling.rows import target_rows
@@ -37,15 +40,20 @@ class Chunk:
     start: int
     length: int
     last: bool
+    masks: tuple[NDArray[np.int32] | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A lane that draws in a round: one token, and one more for each of the drafts of `source` that is right."""
+    """A lane that draws in a round: one token, and one more for each of the drafts of `source` that is right.
+
+    `masks` has the tokens that each of these draws may give (None: any); nothing for a lane without a guide.
+    """
 
     lane: Lane
     drafts: tuple[int, ...] = ()
     source: str = ""
+    masks: tuple[NDArray[np.int32] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,7 +184,7 @@ class Device:
         if chunk and chunk.last:
             # A chunk never runs beside drafts: one draw takes the rows of both.
             rows[len(decoding)] = shape.decode + chunk.length - 1
-            groups = [[*(groups[0] if groups else ()), Drawing(chunk.lane)]]
+            groups = [[*(groups[0] if groups else ()), Drawing(chunk.lane, masks=chunk.masks)]]
         scores = chunk is not None and chunk.lane.job.request.score_prompt
         if chunk and scores:
             first = width * self.programs.table.groups(shape)
@@ -231,8 +239,21 @@ class Device:
             drafts if any(drafts) else (),
             scored if any(scored) else (),
         )
-        draw, self.state = self.programs.draw(self.weights, hidden, self.state, rows)
+        mask = self._mask(drawings, rows) if any(drawing.masks for drawing in drawings) else None
+        draw, self.state = self.programs.draw(self.weights, hidden, self.state, rows, mask)
         return draw
+
+    def _mask(self, drawings: Sequence[Drawing], rows: DrawRows) -> NDArray[np.int32]:
+        """The masks of a draw's rows, which are marked in `rows`."""
+        mask = np.zeros((len(rows.words), self.programs.mask_words), np.int32)
+        row = 0
+        for drawing in drawings:
+            for place, one in enumerate(drawing.masks):
+                if one is not None:
+                    mask[row + place] = one
+                    rows.words[row + place, MASKED] = 1
+            row += 1 + len(drawing.drafts)
+        return mask
 
     def _decode_part(self, drawings: Sequence[Drawing], shape: StepShape) -> Part:
         part = empty_part(shape.parts[0], self.programs.table.widths)
@@ -246,7 +267,8 @@ class Device:
         part["length"][:count] = [1 + len(drawing.drafts) for drawing in drawings]
         part["keep"][:count] = [lane.position > 0 for lane in lanes]
         for group, table in part["tables"].items():
-            np.stack([lane.tables[group] for lane in lanes], out=table[:count])
+            for row, lane in zip(table, lanes, strict=False):
+                row[:] = lane.tables[group]
         return Part(**part)
 
     def _chunk_part(self, chunk: Chunk, width: int) -> Part:

@@ -11,6 +11,7 @@ from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import Sink
 from jaxfold.runtime.api import token_sha
+from jaxfold.runtime.constraints.lane import LaneGuide
 from jaxfold.runtime.drafting.lane import LaneDrafts
 from jaxfold.runtime.pages import SCRATCH_PAGE
 from jaxfold.runtime.pages import PagePool
@@ -108,6 +109,12 @@ class Lane:
     finished: bool = False
     passed: int = 0
     drafts: LaneDrafts | None = None
+    guide: LaneGuide | None = None
+
+    @property
+    def guided(self) -> bool:
+        """Whether its next draw depends on its last token."""
+        return self.guide is not None and not self.guide.free
 
     @property
     def background(self) -> bool:

@@ -115,7 +115,7 @@ class SelfCheck:
         ends = []
         for start in range(0, tokens, width):
             length = min(width, tokens - start)
-            shape = StepShape(0, self._table.chunk_width(length, shared=False))
+            shape = StepShape(0, width)
             part = self._part(shape, [0], [start], [self._tokens[start : start + length]])
             logits = self._run(shape, (part,), [length - 1])[0]
             if start + length == tokens or not (start + length) % self._table.chunks[-1]:

@@ -8,8 +8,8 @@ from jaxfold.models.plan import PartShape
 CHUNKS = (32, 128, 256)
 """Prefill chunk widths. The largest runs only while nothing else decodes or waits."""
 
-SHARED_CHUNKS = (128,)
-"""Chunk widths that also exist in one step with every decoding lane."""
+SHARED_CHUNKS = (32, 128)
+"""Chunk widths that exist in one step with every decoding lane."""
 
 DRAW_ROWS = 8
 """Rows of the wider draw, at least: those of one lane's whole verify window."""
@@ -88,10 +88,15 @@ class Table:
         """The narrowest decode grid that holds `lanes` lanes."""
         return next(n for n in self.decode if n >= lanes)
 
-    def chunk_width(self, tokens: int, shared: bool) -> int:
-        """The narrowest chunk that holds `tokens`, or the widest there is."""
-        widths = self.shared_chunks if shared else self.chunks
-        return next((c for c in widths if c >= tokens), widths[-1])
+    def chunk_shape(self, tokens: int, shared: bool) -> StepShape:
+        """The step with the narrowest chunk that holds `tokens`, or with the widest there is.
+
+        A chunk on its own takes a step beside idle lanes where no other has that width.
+        """
+        found = {c: StepShape(self.lanes, c) for c in self.shared_chunks}
+        if not shared:
+            found |= {c: StepShape(0, c) for c in self.chunks}
+        return found[next((c for c in sorted(found) if c >= tokens), max(found))]
 
     def draw_rows(self, shape: StepShape) -> int:
         """Rows of each draw after a step of this shape."""
@@ -116,8 +121,8 @@ class Table:
 def make_table(lanes: int, widths: Mapping[str, int], draft_tokens: int) -> Table:
     """The table of an engine with `lanes` lanes that verifies up to `draft_tokens` drafts a round: at most 12 programs.
 
-    Half of the lanes have a decode grid but no draw of their own, and one width of chunk runs beside decoding lanes:
-    on the CPU the programs that verify drafts are worth more.
+    Half of the lanes have a decode grid but no draw of their own, and chunks of 128 have no step of their own, only the
+    one beside every lane: on the CPU the programs that verify drafts are worth more.
     """
     decode = tuple(sorted({1, (lanes + 1) // 2, lanes}))
     columns = draft_tokens + 1
@@ -129,4 +134,5 @@ def make_table(lanes: int, widths: Mapping[str, int], draft_tokens: int) -> Tabl
             windows.append(StepShape(crowd, 0, min(columns, CROWD_COLUMNS)))
     rows = max(DRAW_ROWS, columns, lanes)
     shared = SHARED_CHUNKS if lanes > 1 else ()
-    return Table(lanes, decode, tuple(windows), CHUNKS, shared, (1, -(-rows // CROWD_COLUMNS) * CROWD_COLUMNS), widths)
+    chunks = tuple(c for c in CHUNKS if c not in shared[1:])
+    return Table(lanes, decode, tuple(windows), chunks, shared, (1, -(-rows // CROWD_COLUMNS) * CROWD_COLUMNS), widths)

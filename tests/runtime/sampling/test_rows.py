@@ -28,7 +28,7 @@ def test_rows_hold_the_settings_and_pad_with_invalid_rows():
     second = prepare(SamplingParams(repeat_penalty=1.1, penalty_last_n=64), 3)
     built = rows_from([first, second], [100, 7], [5, 2], 4)
     assert built.reals.shape == (4, 6) and built.reals.dtype == np.float64
-    assert built.words.shape == (4, 11) and built.words.dtype == np.int64
+    assert built.words.shape == (4, 14) and built.words.dtype == np.int64
     np.testing.assert_array_equal(built.words[:, rows.VALID], [1, 1, 0, 0])
     np.testing.assert_array_equal(built.words[:, rows.POSITION], [100, 7, 0, 0])
     np.testing.assert_array_equal(built.words[:, rows.SLOT], [5, 2, 0, 0])

@@ -82,8 +82,10 @@ def test_the_narrowest_decode_grid_is_picked(lanes: int, wanted: int) -> None:
 
 @given(lanes=st.integers(2, 64), tokens=st.integers(1, 5000), shared=st.booleans())
 def test_the_narrowest_chunk_is_picked(lanes: int, tokens: int, shared: bool) -> None:
-    width = make_table(lanes, {"full": 8}, 7).chunk_width(tokens, shared)
-    widths = SHARED_CHUNKS if shared else CHUNKS
+    table = make_table(lanes, {"full": 8}, 7)
+    shape = table.chunk_shape(tokens, shared)
+    assert shape in table.steps and shape.decode in ((lanes,) if shared else (0, lanes))
+    width, widths = shape.chunk, SHARED_CHUNKS if shared else CHUNKS
     assert width in widths
     assert width == widths[-1] or width >= tokens
     assert not [n for n in widths if tokens <= n < width]

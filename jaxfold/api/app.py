@@ -14,6 +14,7 @@ from jaxfold.api.anthropic import anthropic_routes
 from jaxfold.api.chat import chat_routes
 from jaxfold.api.completions import completion_routes
 from jaxfold.api.connection import ConnectionGuard
+from jaxfold.api.embeddings import embedding_routes
 from jaxfold.api.formats import format_of
 from jaxfold.api.health import health_routes
 from jaxfold.api.ollama import ollama_routes
@@ -56,6 +57,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(chat_routes(state))
     app.register_blueprint(completion_routes(state))
     app.register_blueprint(tokenize_routes(state))
+    app.register_blueprint(embedding_routes(state))
     app.register_blueprint(anthropic_routes(state))
     store = open_store(settings.responses)
     app.register_blueprint(response_routes(state, store))
@@ -64,7 +66,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     page = Page(state, uploads)
     app.register_blueprint(ollama_routes(state, page.answer))
     app.register_blueprint(ollama_model_routes(state))
-    app.register_blueprint(ollama_embed_routes())
+    app.register_blueprint(ollama_embed_routes(state))
     app.register_blueprint(webui_routes(state, page))
     if settings.webui:
         app.register_blueprint(webui_page_routes(state))

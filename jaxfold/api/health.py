@@ -11,6 +11,7 @@ from jaxfold.api.errors import ApiError
 from jaxfold.api.errors import printable
 from jaxfold.api.errors import unavailable
 from jaxfold.api.metrics import CONTENT_TYPE
+from jaxfold.api.metrics_embeddings import encoder_health
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import json_response
 
@@ -32,8 +33,7 @@ def health_routes(state: ServerState) -> Blueprint:
 
     @routes.get("/health/live")
     async def live() -> Response:
-        engine = state.engine()
-        if engine is not None and not engine.snapshot().healthy:
+        if not state.healthy:
             raise unavailable("the engine has stopped")
         return json_response({"status": "ok"})
 
@@ -51,13 +51,13 @@ def health_routes(state: ServerState) -> Blueprint:
     @routes.get("/models")
     @routes.get("/<path:prefix>/models")
     async def models(prefix: str = "") -> Response:
-        data = [_model(state, model_id) for model_id in state.settings.model_ids]
+        data = [_model(state, model_id) for model_id in state.settings.all_ids]
         return json_response({"object": "list", "data": data})
 
     @routes.get("/models/<path:model_id>")
     @routes.get("/v1/models/<path:model_id>")
     async def model(model_id: str) -> Response:
-        if model_id not in state.settings.model_ids:
+        if model_id not in state.settings.all_ids:
             raise model_not_found(model_id)
         return json_response(_model(state, model_id))
 
@@ -72,17 +72,19 @@ def model_not_found(model_id: str) -> ApiError:
 def _why_not_ready(state: ServerState) -> str:
     if state.draining:
         return "the server is shutting down"
-    return "the model is still loading" if state.service is None else "the engine is not ready"
+    return "the engine is not ready" if state.loaded else "the model is still loading"
 
 
 def _model(state: ServerState, model_id: str) -> dict[str, Any]:
-    engine = state.engine()
+    embeds = model_id in state.settings.encoder_ids
+    engine = state.encoder_engine() if embeds else state.engine()
     return {
         "id": model_id,
         "object": "model",
         "created": state.created,
         "owned_by": "jaxfold",
         "max_model_len": None if engine is None else engine.info.context_length,
+        "capabilities": ["embedding"] if embeds else ["completion"],
     }
 
 
@@ -96,13 +98,18 @@ def _health(state: ServerState) -> dict[str, Any]:
         "ready": state.ready,
         "draining": state.draining,
         "model": state.settings.model,
-        "model_ids": list(state.settings.model_ids),
+        "model_ids": list(state.settings.all_ids),
     }
-    if engine is None:
-        return head | {"status": "loading"}
-    now, info = engine.snapshot(), engine.info
-    if not now.healthy:
+    encoder = state.encoder_engine()
+    if encoder is not None:
+        head["embeddings"] = encoder_health(state.settings.encoder_ids[0], encoder)
+    if not state.healthy:
         head |= {"status": "error", "ok": False}
+    elif not state.loaded:
+        head |= {"status": "loading"}
+    if engine is None:
+        return head
+    now, info = engine.snapshot(), engine.info
     return head | {
         "busy": now.requests_running + now.requests_waiting > 0,
         "requests_running": now.requests_running,

@@ -18,9 +18,11 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from jaxfold.api.metrics_embeddings import encoder_families
 from jaxfold.runtime.api import Engine
 from jaxfold.runtime.api import EngineSnapshot
 from jaxfold.runtime.api import RequestStats
+from jaxfold.runtime.encoders.api import EncoderEngine
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "jaxfold:"
@@ -55,9 +57,12 @@ class Histogram:
 class Metrics(Collector):
     """The metrics of one application, in a registry of its own."""
 
-    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+    def __init__(
+        self, engine: Callable[[], Engine | None], encoder: Callable[[], EncoderEngine | None] = lambda: None
+    ) -> None:
         self.client_disconnections = 0
         self._engine = engine
+        self._encoder = encoder
         self._latency = Histogram()
         self._first_token = Histogram()
         self._decode = Histogram()
@@ -96,6 +101,9 @@ class Metrics(Collector):
             yield from _gauges(snapshot, engine.info.lanes)
             yield from _kv_usage(snapshot)
             yield from _counters(snapshot)
+        encoder = self._encoder()
+        if encoder is not None:
+            yield from encoder_families(encoder.snapshot(), PREFIX)
         yield from self._histograms()
         yield self._requests_total()
         yield _counter(

@@ -10,16 +10,22 @@ from quart import Blueprint
 from quart import Response
 from quart import request
 
+from jaxfold.api.embeddings import read_limited
 from jaxfold.api.errors import ApiError
 from jaxfold.api.errors import printable
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
 from jaxfold.api.fields import string
+from jaxfold.api.ollama_encoder import FOREVER
+from jaxfold.api.ollama_encoder import running_encoder
+from jaxfold.api.ollama_encoder import shown_encoder
 from jaxfold.api.ollama_wire import line
 from jaxfold.api.ollama_wire import ndjson_response
 from jaxfold.api.ollama_wire import timestamp
 from jaxfold.api.settings import ApiSettings
+from jaxfold.api.settings import ModelFile
 from jaxfold.api.settings import Puller
+from jaxfold.api.settings import hosts
 from jaxfold.api.state import ServerState
 from jaxfold.api.wire import json_response
 from jaxfold.api.wire import read_object
@@ -27,7 +33,6 @@ from jaxfold.chat.types import RequestError
 
 PROTOCOL_LEVEL = "0.13.4"
 """The version of Ollama whose protocol these routes speak. Clients look at it before they use what is newer."""
-FOREVER = "9999-12-31T23:59:59Z"
 UNSUPPORTED = (
     ("POST", "/api/create"),
     ("POST", "/api/copy"),
@@ -51,19 +56,29 @@ def ollama_model_routes(state: ServerState) -> Blueprint:
     @routes.get("/api/tags")
     async def tags() -> Response:
         ids = state.settings.model_ids if state.service is not None else ()
-        return json_response({"models": [_listed(state, model_id) for model_id in ids]})
+        listed = [_listed(state, model_id) for model_id in ids]
+        if state.encoder is not None:
+            listed += [_listed(state, model_id, embeds=True) for model_id in state.settings.encoder_ids]
+        return json_response({"models": listed})
 
     @routes.get("/api/ps")
     async def running() -> Response:
-        return json_response({"models": [] if state.service is None else [_running(state)]})
+        models = [] if state.service is None else [_running(state)]
+        if state.encoder is not None:
+            models.append(running_encoder(state.encoder, _listed(state, state.settings.encoder_ids[0], embeds=True)))
+        return json_response({"models": models})
 
     @routes.post("/api/show")
     async def show() -> Response:
-        body, _ = await read_object(request, any_type=True)
+        body, _ = await read_limited(request, any_type=True)
         if body.get("model") is None:
             # The name that the first versions of the protocol gave the field.
             body["model"] = body.get("name")
-        require_hosted(body, state.settings)
+        settings, name = state.settings, string(body, "model") or ""
+        if state.encoder is not None and hosts(name, settings.encoder_ids, settings.encoder_file):
+            listed = _listed(state, settings.encoder_ids[0], embeds=True)
+            return json_response(shown_encoder(state.encoder, settings.encoder_file, listed))
+        require_hosted(body, settings)
         return json_response(_shown(state))
 
     @routes.post("/api/pull")
@@ -90,23 +105,22 @@ def require_hosted(body: Body, settings: ApiSettings) -> str:
     if not name:
         raise ApiError(400, "model is required", param="model")
     if not is_hosted(name, settings):
-        served = ", ".join(settings.model_ids)
+        if hosts(name, settings.encoder_ids, settings.encoder_file):
+            raise ApiError(400, f"model '{printable(name)}' does not support generation", param="model")
+        served = ", ".join(settings.all_ids)
         raise ApiError(404, f"model '{printable(name)}' is not hosted by this server, which serves {served}")
     return name
 
 
 def is_hosted(name: str, settings: ApiSettings) -> bool:
-    """True for each id, with or without ":latest", and for the checkpoint's file name, stem and path, in any case."""
-    names = [*settings.model_ids, *(f"{model_id}:latest" for model_id in settings.model_ids)]
-    if settings.model_file is not None:
-        path = settings.model_file.path
-        names += [path.name, path.stem, str(path)]
-    return name.casefold() in {one.casefold() for one in names}
+    """Whether the chat model is called so."""
+    return settings.serves_chat and hosts(name, settings.model_ids, settings.model_file)
 
 
-def details(state: ServerState) -> dict[str, Any]:
-    """Ollama's description of a model's kind."""
-    file, engine = state.settings.model_file, state.engine()
+def details(state: ServerState, *, embeds: bool = False) -> dict[str, Any]:
+    """Ollama's description of the chat model's kind, or of the encoder's."""
+    file = state.settings.encoder_file if embeds else state.settings.model_file
+    engine = state.encoder_engine() if embeds else state.engine()
     family = "" if engine is None else engine.info.model_type
     return {
         "parent_model": "",
@@ -126,9 +140,9 @@ def short_count(count: int) -> str:
     return str(count)
 
 
-def _listed(state: ServerState, model_id: str) -> dict[str, Any]:
+def _listed(state: ServerState, model_id: str, *, embeds: bool = False) -> dict[str, Any]:
     """An entry of /api/tags. A file that is served under its own name is also called by it, as in its folder."""
-    file = state.settings.model_file
+    file = state.settings.encoder_file if embeds else state.settings.model_file
     model = model_id
     if file is not None and model_id == file.path.stem:
         model = file.path.name
@@ -137,8 +151,9 @@ def _listed(state: ServerState, model_id: str) -> dict[str, Any]:
         "model": model,
         "modified_at": timestamp(state.created if file is None else file.modified),
         "size": 0 if file is None else file.size,
-        "digest": _digest(state.settings),
-        "details": details(state),
+        "digest": _digest(state.settings.encoder_ids[0] if embeds else state.settings.model, file),
+        "details": details(state, embeds=embeds),
+        **({"capabilities": ["embedding"]} if embeds else {}),
     }
 
 
@@ -177,10 +192,9 @@ def _shown(state: ServerState) -> dict[str, Any]:
     }
 
 
-def _digest(settings: ApiSettings) -> str:
+def _digest(model: str, file: ModelFile | None) -> str:
     """Tells one state of the file from another by its name, size and time; hashing gigabytes would take too long."""
-    file = settings.model_file
-    text = settings.model if file is None else f"{file.path.name}|{file.size}|{file.modified}"
+    text = model if file is None else f"{file.path.name}|{file.size}|{file.modified}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -29,6 +29,7 @@ from jaxfold.api.openapi_fields import MESSAGES
 from jaxfold.api.openapi_fields import RESPONSES
 from jaxfold.api.openapi_fields import TOKENIZE
 from jaxfold.api.openapi_fields import Schema
+from jaxfold.api.openapi_fields import embeddings_schema
 from jaxfold.api.openapi_fields import route_schema
 from jaxfold.api.openapi_replies import SCHEMAS
 from jaxfold.api.state import ServerState
@@ -72,7 +73,7 @@ class Operation:
     """What the document says about a method of a route, beyond what the route itself tells.
 
     `reply` and `body` name schemas of the components; `streams` says that the reply may be server-sent events; `text`
-    is the content type of a reply that is not JSON; `refuses` says that there is no reply but an error.
+    is the content type of a reply that is not JSON.
     """
 
     summary: str
@@ -81,7 +82,6 @@ class Operation:
     body: str | None = None
     streams: bool = False
     text: str | None = None
-    refuses: bool = False
 
 
 BODIES: Mapping[str, Schema] = MappingProxyType(
@@ -92,6 +92,7 @@ BODIES: Mapping[str, Schema] = MappingProxyType(
         "ResponsesRequest": RESPONSES,
         "TokenizeRequest": TOKENIZE,
         "DetokenizeRequest": DETOKENIZE,
+        "EmbeddingsRequest": embeddings_schema(),
     }
 )
 
@@ -103,7 +104,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = MappingProxyType(
         ("POST", "/completions"): Operation(
             "Continue texts or token ids", "OpenAI", "Completion", "CompletionRequest", streams=True
         ),
-        ("POST", "/embeddings"): Operation("Refused: no embedding model is served", "OpenAI", refuses=True),
+        ("POST", "/embeddings"): Operation("One vector for each text", "OpenAI", "Embeddings", "EmbeddingsRequest"),
         ("POST", "/responses"): Operation("OpenAI's Responses", "OpenAI", "Response", "ResponsesRequest", streams=True),
         ("GET", "/responses/{response_id}"): Operation("A stored response", "OpenAI", "Response"),
         ("DELETE", "/responses/{response_id}"): Operation("Forget a stored response", "OpenAI", "Deleted"),
@@ -232,7 +233,7 @@ def _responses(known: Operation, path: str, method: str, *, has_body: bool) -> d
     statuses = {style.statuses.get(status, status) for status in (BODY_ERRORS if has_body else READ_ERRORS)}
     if known.text == "*/*":
         statuses |= {400, 501}
-    responses = {} if known.refuses else {"200": {"description": "done", "content": _content(known)}}
+    responses = {"200": {"description": "done", "content": _content(known)}}
     return responses | {str(status): {"description": STATUSES[status], "content": error} for status in sorted(statuses)}
 
 

@@ -14,6 +14,9 @@ from jaxfold.api.as_chat import PASSED
 from jaxfold.api.as_chat import FieldTable
 from jaxfold.api.chat import EFFORTS
 from jaxfold.api.completions import MAX_PROMPTS
+from jaxfold.api.embedding_service import MAX_INPUTS
+from jaxfold.api.embeddings import FORMATS
+from jaxfold.api.embeddings import REFUSED as EMBEDDINGS_REFUSED
 from jaxfold.api.known_fields import INERT
 from jaxfold.api.known_fields import REFUSED
 from jaxfold.api.known_fields import SUPPORTED
@@ -219,6 +222,22 @@ DETOKENIZE: Schema = _object(
     },
     ("tokens",),
 )
+
+
+def embeddings_schema() -> Schema:
+    """The body of a request for embeddings."""
+    texts = {"type": "string", "minLength": 1}
+    lists = ({"type": "array", "items": one, "minItems": 1, "maxItems": MAX_INPUTS} for one in (texts, _IDS))
+    own: dict[str, Schema] = {
+        "model": FIELDS["model"],
+        "input": {
+            "anyOf": [texts, _IDS, *lists],
+            "description": "a text, several, or token ids with the special tokens around them; never cut",
+        },
+        "encoding_format": _or_null({"enum": list(FORMATS)}, about="base64 is of little-endian float32"),
+        "dimensions": _whole(1, about="keep so many leading numbers, at unit length again"),
+    }
+    return body_schema(own, INERT, EMBEDDINGS_REFUSED, ("input",))
 
 
 def body_schema(

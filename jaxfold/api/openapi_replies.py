@@ -88,6 +88,19 @@ SCHEMAS: Mapping[str, Schema] = MappingProxyType(
             created=_COUNT,
             owned_by=_TEXT,
             max_model_len={"type": ["integer", "null"]},
+            capabilities=_list({"enum": ["completion", "embedding"]}),
+        ),
+        "Embeddings": _object(
+            object={"const": "list"},
+            data=_list(
+                _object(
+                    object={"const": "embedding"},
+                    index=_COUNT,
+                    embedding={"anyOf": [_list({"type": "number"}), _TEXT], "description": "text for base64"},
+                )
+            ),
+            model=_TEXT,
+            usage=_object(prompt_tokens=_COUNT, total_tokens=_COUNT),
         ),
         "ModelList": _object(object={"const": "list"}, data=_list(_ref("Model"))),
         "Health": {

@@ -36,18 +36,29 @@ class ModelFile:
     context: int | None = None
 
 
+def hosts(name: str, ids: tuple[str, ...], file: ModelFile | None) -> bool:
+    """True for each id, with or without ":latest", and for the checkpoint's file name, stem and path, in any case."""
+    names = [*ids, *(f"{model_id}:latest" for model_id in ids)]
+    if file is not None:
+        names += [file.path.name, file.path.stem, str(file.path)]
+    return name.casefold() in {one.casefold() for one in names}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
     """Settings of the HTTP layer.
 
     Attributes:
-        model: the id under which the checkpoint is served.
+        model: the id under which the checkpoint is served; of a server without a chat model, the encoder's.
         aliases: further ids that are served by the same checkpoint and listed beside it.
         strict_model: an id that is not served is 404 (`model_not_found`) instead of being served leniently.
         default_sampling: what a request that names no value gets: generation_config.json overlaid by flags.
         sampling_set: the fields of `default_sampling` that one of these two set; the routes under /api have defaults
             of their own for the others.
         model_file: the checkpoint, once it is loaded.
+        serves_chat: there is a chat model; else the generating routes are 400.
+        encoder: the id of the encoder beside a chat model; without one its ids are `model` and `aliases`.
+        encoder_file: the encoder's checkpoint, once it is loaded.
         puller: how /api/pull fetches a model; None answers 403.
         uploads: where uploaded files go; None takes none.
         webui: `/` is the page; else it is the health JSON.
@@ -74,6 +85,9 @@ class ApiSettings:
     default_sampling: SamplingParams = field(default_factory=SamplingParams)
     sampling_set: frozenset[str] = frozenset()
     model_file: ModelFile | None = None
+    serves_chat: bool = True
+    encoder: str | None = None
+    encoder_file: ModelFile | None = None
     puller: Puller | None = None
     uploads: UploadSettings | None = None
     webui: bool = False
@@ -97,5 +111,17 @@ class ApiSettings:
 
     @property
     def model_ids(self) -> tuple[str, ...]:
-        """Every id that is served, the main one first, each once."""
+        """Every id of the chat model (of the encoder, where there is no chat model), the main one first, each once."""
         return tuple(dict.fromkeys((self.model, *self.aliases)))
+
+    @property
+    def encoder_ids(self) -> tuple[str, ...]:
+        """Every id of the encoder; none where no encoder is served."""
+        if self.encoder is None:
+            return ()
+        return (self.encoder,) if self.serves_chat else self.model_ids
+
+    @property
+    def all_ids(self) -> tuple[str, ...]:
+        """Every id that is served, the chat model's first."""
+        return tuple(dict.fromkeys((*self.model_ids, *self.encoder_ids)))

@@ -2,13 +2,25 @@
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 from typing import Protocol
 
+from jaxfold.api.errors import ApiError
 from jaxfold.api.errors import unavailable
 from jaxfold.api.metrics import Metrics
 from jaxfold.api.settings import ApiSettings
 from jaxfold.chat.service import ChatService
 from jaxfold.runtime.api import Engine
+from jaxfold.runtime.encoders.api import EncoderEngine
+
+if TYPE_CHECKING:
+    from jaxfold.api.embedding_service import EmbeddingService
+
+ENCODER_ONLY = "This server hosts an embedding model. Use /v1/embeddings or /api/embed."
+NO_ENCODER = (
+    "This server does not host an embedding model. Start it with jaxfold serve --embeddings MODEL, "
+    "with or without a chat model."
+)
 
 
 class Generating(Protocol):
@@ -20,13 +32,14 @@ class Generating(Protocol):
 class ServerState:
     """Lives as long as the application, on its event loop only.
 
-    `service` is None while the model loads: the server can already answer its health routes then.
+    `service` is None while the model loads: the server can already answer its health routes then. So is `encoder`.
     """
 
     def __init__(self, service: ChatService | None, settings: ApiSettings) -> None:
         self.service = service
+        self.encoder: EmbeddingService | None = None
         self.settings = settings
-        self.metrics = Metrics(self.engine)
+        self.metrics = Metrics(self.engine, self.encoder_engine)
         self.created = int(time.time())
         self.draining = False
         self._pages = {"/"}
@@ -53,23 +66,56 @@ class ServerState:
         """The engine, once there is one."""
         return None if self.service is None else self.service.engine
 
+    def encoder_engine(self) -> EncoderEngine | None:
+        """The encoder's engine, once there is one."""
+        return None if self.encoder is None else self.encoder.engine
+
+    @property
+    def loaded(self) -> bool:
+        """Whether everything that is to be served is there."""
+        chat = self.service is not None or not self.settings.serves_chat
+        return chat and (self.encoder is not None or self.settings.encoder is None)
+
     @property
     def ready(self) -> bool:
         """True when a request that comes now would be admitted, or refused for reasons of its own."""
-        engine = self.engine()
-        return not self.draining and engine is not None and engine.snapshot().ready
+        engines = [engine for engine in (self.engine(), self.encoder_engine()) if engine is not None]
+        return not self.draining and self.loaded and all(engine.snapshot().ready for engine in engines)
+
+    @property
+    def healthy(self) -> bool:
+        """False once an engine has given up."""
+        engines = [engine for engine in (self.engine(), self.encoder_engine()) if engine is not None]
+        return all(engine.snapshot().healthy for engine in engines)
 
     def require_service(self) -> ChatService:
         """The service, if requests can be admitted.
 
         Raises:
-            ApiError: 503 with Retry-After while the model is loading and while the server drains.
+            ApiError: 400 where only an encoder is served; 503 with Retry-After while the model is loading and while
+                the server drains.
         """
+        if not self.settings.serves_chat:
+            raise ApiError(400, ENCODER_ONLY, param="model", code="embedding_model")
         if self.draining:
             raise unavailable("the server is shutting down")
         if self.service is None:
             raise unavailable("the model is still loading")
         return self.service
+
+    def require_encoder(self) -> "EmbeddingService":
+        """The encoder, if requests can be admitted.
+
+        Raises:
+            ApiError: 400 where none is served; 503 with Retry-After while it is loading and while the server drains.
+        """
+        if self.settings.encoder is None:
+            raise ApiError(400, NO_ENCODER, param="model", code="embeddings_not_supported")
+        if self.draining:
+            raise unavailable("the server is shutting down")
+        if self.encoder is None:
+            raise unavailable("the embedding model is still loading")
+        return self.encoder
 
     def drain(self) -> None:
         """Not ready from now on: new requests are 503, running and queued replies go on."""
@@ -77,6 +123,8 @@ class ServerState:
         engine = self.engine()
         if engine is not None:
             engine.drain()
+        if self.encoder is not None:
+            self.encoder.engine.drain()
 
     def generating(self, exchange: Generating) -> None:
         """An exchange has its first reply."""

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize and GET /tokenizer_info, as vLLM has them, and the route for embeddings.
+"""POST /tokenize and /detokenize and GET /tokenizer_info, as vLLM has them.
 
 A conversation is tokenised by the same steps as a chat request with the same fields, so the ids are those that the
 chat route runs.
@@ -14,7 +14,6 @@ from quart import Response
 from quart import request
 
 from jaxfold.api.chat import read_chat
-from jaxfold.api.errors import ApiError
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
 from jaxfold.api.known_fields import check_known_fields
@@ -35,7 +34,7 @@ NEITHER = "/tokenize takes a JSON body with messages or prompt"
 
 
 def tokenize_routes(state: ServerState) -> Blueprint:
-    """The three routes, each with and without /v1, and .../embeddings."""
+    """The three routes, each with and without /v1."""
     routes = Blueprint("tokenize", __name__)
 
     @routes.post("/tokenize")
@@ -67,16 +66,6 @@ def tokenize_routes(state: ServerState) -> Blueprint:
     @routes.get("/v1/tokenizer_info")
     async def tokenizer_info() -> Response:
         return json_response(describe(state.require_service()))
-
-    @routes.post("/embeddings")
-    @routes.post("/<path:prefix>/embeddings")
-    async def embeddings(prefix: str = "") -> Response:
-        raise ApiError(
-            400,
-            "this server serves no embedding model: it answers chat and completions",
-            param="model",
-            code="embeddings_not_supported",
-        )
 
     return routes
 

@@ -103,6 +103,8 @@ def webui_routes(state: ServerState, page: Page) -> Blueprint:
 
 def _load(body: Body, state: ServerState) -> dict[str, Any]:
     """The answer to a wish to load a model: it is the served one, or it is refused."""
+    if not state.settings.serves_chat:
+        state.require_service()
     name = string(body, "model")
     if not name:
         raise ApiError(400, "model is required", param="model")

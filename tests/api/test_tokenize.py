@@ -174,5 +174,5 @@ def test_an_unknown_model_where_names_are_strict() -> None:
 def test_embeddings_are_refused_in_words(server: Server, path: str) -> None:
     answer = server.post(path, {"model": "scripted", "input": "hello", "encoding_format": "base64"})
     assert (answer.status, answer.error["code"]) == (400, "embeddings_not_supported")
-    assert "no embedding model" in answer.error["message"]
+    assert "does not host an embedding model" in answer.error["message"]
     server.works()

@@ -121,6 +121,13 @@ model_argument: Final = click.argument(
     "model", metavar="MODEL", help="A name (smollm2:135m), a path, or a Hugging Face id (org/name)."
 )
 
+optional_model_argument: Final = click.argument(
+    "model",
+    metavar="[MODEL]",
+    required=False,
+    help="A name (smollm2:135m), a path, or a Hugging Face id (org/name); none with --embeddings alone.",
+)
+
 log_level_option: Final = option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),

@@ -16,13 +16,16 @@ from typing import Any
 import click
 
 from jaxfold.cli.config_file import config_option
+from jaxfold.cli.embedding_flags import StartedEncoder
+from jaxfold.cli.embedding_flags import embedding_flags
+from jaxfold.cli.embedding_flags import served_names
+from jaxfold.cli.embedding_flags import start_encoder
 from jaxfold.cli.engine_flags import engine_flags
 from jaxfold.cli.engine_flags import queue_flags
 from jaxfold.cli.errors import CliError
-from jaxfold.cli.models import served_name
 from jaxfold.cli.parameters import Command
 from jaxfold.cli.parameters import log_level_option
-from jaxfold.cli.parameters import model_argument
+from jaxfold.cli.parameters import optional_model_argument
 from jaxfold.cli.progress import Steps
 from jaxfold.cli.progress import configure_logging
 from jaxfold.cli.sampling_flags import flag_sampling
@@ -40,12 +43,12 @@ from jaxfold.cli.serve_flags import store_settings
 from jaxfold.cli.webui_flags import puller
 from jaxfold.cli.webui_flags import upload_settings
 from jaxfold.cli.webui_flags import webui_flags
-from jaxfold.runtime.api import Engine
 
 if TYPE_CHECKING:
     from jaxfold.api.keys import KeyRing
     from jaxfold.api.origins import BrowserRules
     from jaxfold.api.settings import ModelFile
+    from jaxfold.api.state import ServerState
 
 HEALTH_PERIOD_S = 1.0
 """How often the command looks whether the engine has given up."""
@@ -57,9 +60,10 @@ HEALTH_PERIOD_S = 1.0
 Examples:
   jaxfold serve smollm2:135m
   jaxfold serve model.gguf --port 8000 --context 8192 --parallel 16
-  jaxfold serve models/qwen3 --name qwen --alias gpt-4o-mini --temperature 0.7""",
+  jaxfold serve models/qwen3 --name qwen --alias gpt-4o-mini --temperature 0.7
+  jaxfold serve smollm2:135m --embeddings all-minilm:l6-v2""",
 )
-@model_argument
+@optional_model_argument
 @address_flags
 @access_flags
 @name_flags
@@ -67,14 +71,17 @@ Examples:
 @sampling_flags
 @server_sampling_flags
 @webui_flags
+@embedding_flags
 @engine_flags
 @queue_flags
 @store_flags
 @limit_flags
 @log_level_option
 @config_option
-def serve(model: str, host: str, port: int, log_level: str, **flags: Any) -> int:
+def serve(model: str | None, host: str, port: int, log_level: str, **flags: Any) -> int:
     """Serve MODEL over the OpenAI API at http://HOST:PORT/v1, over Ollama's at /api and as a page at /.
+
+    An encoder for embeddings is served beside it, or alone, with --embeddings.
 
     The port is taken before the model is loaded; /health tells when it is ready. Ctrl-C or SIGTERM ends it.
     """
@@ -110,7 +117,7 @@ def _operator_signals() -> None:
 class _Server:
     """One run of the command. The loader has its own thread, so that /health answers meanwhile."""
 
-    def __init__(self, model: str, flags: dict[str, Any], keys: "KeyRing", browsers: "BrowserRules") -> None:
+    def __init__(self, model: str | None, flags: dict[str, Any], keys: "KeyRing", browsers: "BrowserRules") -> None:
         # These bring Quart and Hypercorn, which `jaxfold --help` does without.
         from jaxfold.api.app import create_app
         from jaxfold.api.server import Shutdown
@@ -120,6 +127,7 @@ class _Server:
 
         self._model = model
         self._flags = flags
+        names = served_names(model, flags)
         self._template = read_template(flags["chat_template"])
         given = {"default_max_tokens": flags["max_tokens"], "reply_limit": flags["reply_limit"]}
         config_wins = flags["sampling_precedence"] == "config"
@@ -130,7 +138,9 @@ class _Server:
             pinned_sampling=flag_sampling(flags) if config_wins else {},
         )
         settings = ApiSettings(
-            model=served_name(model, flags["name"]),
+            model=names.main,
+            serves_chat=names.chat is not None,
+            encoder=names.encoder,
             aliases=flags["alias"],
             strict_model=flags["strict_model"],
             max_body_mb=flags["max_body_mb"],
@@ -151,6 +161,7 @@ class _Server:
         self._app = create_app(None, settings)
         self._shutdown = Shutdown()
         self._started: Any = None
+        self._encoder: StartedEncoder | None = None
         self._error: BaseException | None = None
         self._watch: asyncio.Task[None] | None = None
         self._steps = Steps()
@@ -176,6 +187,8 @@ class _Server:
                 self._watch.cancel()
             if self._started is not None:
                 self._started.close()
+            if self._encoder is not None:
+                self._encoder.service.engine.close()
         if self._error is not None:
             raise self._error
         return code
@@ -195,51 +208,73 @@ class _Server:
         from jaxfold.cli.loading import start
 
         error: BaseException | None = None
-        started = file = None
+        started = file = encoder = None
         try:
             with self._steps:
-                started = start(self._model, self._flags, self._steps, self._chat, self._template)
-                file = model_file(started.model.checkpoint)
+                if self._flags["embeddings"] is not None:
+                    encoder = start_encoder(self._flags, self._steps)
+                if self._model is not None:
+                    started = start(self._model, self._flags, self._steps, self._chat, self._template)
+                    file = model_file(started.model.checkpoint)
         except BaseException as caught:
             error = caught
+        if encoder is not None:
+            # What was compiled for the chat model meanwhile does not count as late.
+            encoder.service.engine.mark_ready()
         # The loop is closed if the server was stopped meanwhile; then nobody waits for the model.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loaded, started, file, error)
+            self._loop.call_soon_threadsafe(self._loaded, started, file, encoder, error)
 
-    def _loaded(self, started: Any, file: "ModelFile | None", error: BaseException | None) -> None:
+    def _loaded(
+        self, started: Any, file: "ModelFile | None", encoder: StartedEncoder | None, error: BaseException | None
+    ) -> None:
         """Runs on the event loop: requests are admitted from here on, or the server ends."""
         from jaxfold.api.app import state_of
 
-        self._started, self._error = started, error
+        self._started, self._encoder, self._error = started, encoder, error
         if error is not None:
             # There is nothing to drain, so the server's words about running replies would only hide the reason.
             logging.getLogger("jaxfold.api").setLevel(logging.WARNING)
             self._shutdown.ask()
             return
         state = state_of(self._app)
-        state.settings = dataclasses.replace(
-            state.settings,
-            default_sampling=started.sampling,
-            sampling_set=started.sampling_set,
-            model_file=file,
-        )
-        state.service = started.service
+        if started is not None:
+            chosen = {"default_sampling": started.sampling, "sampling_set": started.sampling_set, "model_file": file}
+            state.settings = dataclasses.replace(state.settings, **chosen)
+            state.service = started.service
+        if encoder is not None:
+            state.settings = dataclasses.replace(state.settings, encoder_file=encoder.file)
+            state.encoder = encoder.service
         if state.draining:
-            started.model.engine.drain()
+            state.drain()
             return
-        self._watch = self._loop.create_task(self._watch_engine(started.model.engine))
-        info = started.model.engine.info
-        click.echo(
-            f"{state.settings.model} is ready after {self._steps.total():.1f} s at {self._url}/v1 "
-            f"(context {info.context_length}, {info.lanes} at a time, exactness level {info.exactness})"
-        )
-        page = f", or open {self._url} in a browser" if state.settings.webui else ""
-        click.echo(f"try it{page}:\n  {curl_line(self._url, state.settings.model)}")
+        self._watch = self._loop.create_task(self._watch_engines(state))
+        self._tell(state, started, encoder)
         sys.stdout.flush()
 
-    async def _watch_engine(self, engine: Engine) -> None:
-        """End the process once the engine has given up, so that a supervisor starts a new one."""
-        while engine.snapshot().healthy:
+    def _tell(self, state: "ServerState", started: Any, encoder: StartedEncoder | None) -> None:
+        """Say what is ready, and a first request for it."""
+        settings, seconds = state.settings, self._steps.total()
+        if encoder is not None:
+            info = encoder.service.engine.info
+            click.echo(
+                f"{settings.encoder} is ready after {seconds:.1f} s at {self._url}/v1/embeddings "
+                f"({info.dimensions} dimensions, context {info.context_length}, {info.compute_dtype})"
+            )
+        if started is None:
+            click.echo(f"try it:\n  {embedding_line(self._url, settings.model)}")
+            return
+        info = started.model.engine.info
+        click.echo(
+            f"{settings.model} is ready after {seconds:.1f} s at {self._url}/v1 "
+            f"(context {info.context_length}, {info.lanes} at a time, exactness level {info.exactness})"
+        )
+        page = f", or open {self._url} in a browser" if settings.webui else ""
+        click.echo(f"try it{page}:\n  {curl_line(self._url, settings.model)}")
+
+    async def _watch_engines(self, state: "ServerState") -> None:
+        """End the process once an engine has given up, so that a supervisor starts a new one."""
+        while state.healthy:
             await asyncio.sleep(HEALTH_PERIOD_S)
         self._error = RuntimeError("the engine stopped after several failed steps in a row; see the log above")
         self._shutdown.ask()
@@ -258,6 +293,15 @@ def curl_line(url: str, model: str) -> str:
     """A first request that can be pasted into a shell."""
     question = {"role": "user", "content": "What is the capital of France?"}
     body = json.dumps({"model": model, "messages": [question], "temperature": 0})
-    # A quote inside single quotes ends them, so it is written as the four characters '\''.
+    return _curl(f"{url}/v1/chat/completions", body)
+
+
+def embedding_line(url: str, model: str) -> str:
+    """A first request to an encoder."""
+    return _curl(f"{url}/v1/embeddings", json.dumps({"model": model, "input": "A man is eating food."}))
+
+
+def _curl(url: str, body: str) -> str:
+    # A quote inside single quotes ends them, so it is written as the four characters '\\''.
     quoted = body.replace("'", "'\\''")
-    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{quoted}'"
+    return f"curl {url} -H 'Content-Type: application/json' -d '{quoted}'"

@@ -27,6 +27,7 @@ from jaxfold.models.config import DecoderConfig
 from jaxfold.models.decoder import Layer
 from jaxfold.models.decoder import Weights
 from jaxfold.models.decoder import declare
+from jaxfold.models.encoder_families import ENCODER_TYPES
 from jaxfold.models.layers.matrix import Int8Matrix
 from jaxfold.models.layers.matrix import Matrix
 from jaxfold.models.params import Param
@@ -54,6 +55,8 @@ def read_config(checkpoint: Checkpoint) -> tuple[DecoderConfig, Family]:
     Raises:
         CheckpointError: no family serves the checkpoint, or its settings are unusable.
     """
+    if checkpoint.model_type in ENCODER_TYPES:
+        raise CheckpointError(checkpoint.path, f"is an encoder ({checkpoint.model_type}): serve it with --embeddings")
     try:
         family = family_of(checkpoint.model_type)
         layers, held = checkpoint.config.get("num_hidden_layers"), len(checkpoint.tensors)

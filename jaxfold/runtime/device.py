@@ -19,6 +19,7 @@ from jaxfold.models.plan import Plan
 from jaxfold.models.plan import empty_part
 from jaxfold.runtime.api import TokenScore
 from jaxfold.runtime.lanes import Lane
+from jaxfold.runtime.memory import return_freed_memory
 from jaxfold.runtime.programs import Draw
 from jaxfold.runtime.programs import Programs
 from jaxfold.runtime.sampling.element import NEVER
@@ -154,6 +155,8 @@ class Device:
         if hasattr(self, "cache"):
             # The old arrays go first: two caches at once may not fit.
             del self.cache, self.state
+            # The C library may have put them into another thread's heap, where the new ones would not find the room.
+            return_freed_memory()
         self.cache = new_cache(self.cfg, self.pages, self.page_size, self._kv_dtype)
         self.state = new_state(self.programs.table.lanes, self.cfg.vocab_size, self._context)
 

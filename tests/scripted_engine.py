@@ -32,6 +32,8 @@ from jaxfold.runtime.api import Tokens
 from jaxfold.runtime.api import TokenScore
 from jaxfold.runtime.api import default_seed
 from jaxfold.runtime.api import token_sha
+from jaxfold.runtime.constraints.lane import LaneGuide
+from jaxfold.runtime.constraints.lane import allows
 
 Script = Iterable[int] | Callable[[EngineRequest], Iterable[int]]
 
@@ -52,6 +54,7 @@ class _Job:
     first_token: float | None = None
     committed: list[int] = field(default_factory=list)
     scored: bool = False
+    guide: LaneGuide | None = None
     rounds: int = 0
     cancelled: bool = False
     used_up: bool = False
@@ -66,7 +69,8 @@ class ScriptedEngine:
     all after it until it is None again.  `cached_tokens` is what the stats say was reused of each prompt.  `requests`
     and `cancelled` record what came in.  All switches may be changed while it runs.
 
-    Log-probabilities come from `score`, which anybody who knows the token can compute.
+    Log-probabilities come from `score`, which anybody who knows the token can compute.  Where a request has a guide
+    that does not allow what the script says, an id that it allows comes instead: one that ends something if possible.
     """
 
     def __init__(
@@ -241,7 +245,7 @@ class ScriptedEngine:
         self._score_prompt(job)
         reason: FinishReason | None = None if request.max_tokens else "length"
         while reason is None and len(ids) < self.tokens_per_event and not self._fails(job):
-            token_id = next(job.ids, None)
+            token_id = self._allowed(job, next(job.ids, None))
             if token_id is None:
                 job.used_up = True
                 reason = None if self.hang else "stop"
@@ -260,6 +264,22 @@ class ScriptedEngine:
             self._end(job, reason)
         elif self._fails(job):
             self._end(job, None)
+
+    def _allowed(self, job: _Job, token_id: int | None) -> int | None:
+        """The scripted token, or one that the guide allows; a script that is used up goes on where the guide wants."""
+        guide = job.request.guide
+        if guide is None:
+            return token_id
+        if job.guide is None:
+            job.guide = LaneGuide(guide, -(-self.vocab_size // 32))
+        mask = job.guide.masks()[1][0]
+        if token_id is None and (mask is None or any(allows(mask, end) for end in guide.end_ids)):
+            return None
+        if mask is not None and (token_id is None or not allows(mask, token_id)):
+            likely = (*guide.end_ids, *b'"}]', *range(33, self.vocab_size), *range(33))
+            token_id = next(token for token in likely if allows(mask, token))
+        assert token_id is not None and job.guide.accept(token_id)
+        return token_id
 
     def _score_prompt(self, job: _Job) -> None:
         request = job.request

@@ -8,11 +8,13 @@ from quart import Response
 
 from jaxfold.api.fields import Body
 from jaxfold.api.fields import boolean
+from jaxfold.api.fields import integer
 from jaxfold.api.fields import mapping
 from jaxfold.api.fields import string
 from jaxfold.api.incoming import receive
 from jaxfold.api.logprobs import ChatLogprobs
 from jaxfold.api.logprobs import read_chat_logprobs
+from jaxfold.api.messages import forces_tool
 from jaxfold.api.messages import is_title_request
 from jaxfold.api.messages import read_messages
 from jaxfold.api.messages import read_tools
@@ -23,6 +25,7 @@ from jaxfold.api.sampling import read_limits
 from jaxfold.api.sampling import read_sampling
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
+from jaxfold.api.structured import read_constraint
 from jaxfold.api.wire import dumps
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.reply import Collected
@@ -116,6 +119,10 @@ def read_chat(
     check_single_choice(body)
     messages = read_messages(body) if messages is None else messages
     kwargs, thinking = _template_kwargs(body, template, settings.reasoning_effort)
+    constraint, forced = read_constraint(body), forces_tool(body)
+    if constraint is not None and forced:
+        param = constraint.param
+        raise RequestError(f'{param} cannot be combined with tool_choice "required" or a named function', param=param)
     return ChatRequest(
         messages=messages,
         sampling=read_sampling(body, settings.default_sampling, vocab_size),
@@ -128,7 +135,15 @@ def read_chat(
         cache_salt=read_cache_salt(body),
         parallel_tool_calls=boolean(body, "parallel_tool_calls", default=True),
         logprobs=read_chat_logprobs(body),
+        constraint=constraint,
+        force_tool=forced,
+        thinking_budget=_thinking_budget(body),
     )
+
+
+def _thinking_budget(body: Body) -> int | None:
+    """Most tokens of reasoning; 0 is the same as missing."""
+    return integer(body, "thinking_budget", low=0) or None
 
 
 def _template_kwargs(

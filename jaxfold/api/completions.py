@@ -21,6 +21,7 @@ from jaxfold.api.sampling import read_limits
 from jaxfold.api.sampling import read_sampling
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
+from jaxfold.api.structured import read_constraint
 from jaxfold.api.wire import dumps
 from jaxfold.chat.prepared import too_long
 from jaxfold.chat.reply import Collected
@@ -104,8 +105,9 @@ def read_completions(
     draft = boolean(body, "draft", default=True)
     salt = read_cache_salt(body)
     logprobs = read_completion_logprobs(body)
+    constraint = read_constraint(body)
     return [
-        CompletionRequest(prompt, sampling, limits, special, background, draft, salt, logprobs, echo)
+        CompletionRequest(prompt, sampling, limits, special, background, draft, salt, logprobs, echo, constraint)
         for prompt in prompts
     ]
 

@@ -24,6 +24,7 @@ _GENERATION = frozenset(
         "model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty",
         "frequency_penalty", "repeat_penalty", "repetition_penalty", "repeat_last_n", "logit_bias", "stop",
         "max_tokens", "n", "ignore_eos", "priority", "draft", "cache_salt", "return_token_ids", "logprobs",
+        "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     }
 )  # fmt: skip
 
@@ -32,7 +33,7 @@ SUPPORTED: Mapping[Route, frozenset[str]] = MappingProxyType(
         "chat": _GENERATION
         | {
             "messages", "max_completion_tokens", "tools", "tool_choice", "chat_template_kwargs", "reasoning_effort",
-            "think", "enable_thinking", "parallel_tool_calls", "top_logprobs",
+            "think", "enable_thinking", "parallel_tool_calls", "top_logprobs", "thinking_budget",
         },
         "completions": _GENERATION | {"prompt", "add_special_tokens", "echo"},
     }
@@ -58,14 +59,8 @@ _REFUSED_EVERYWHERE: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
-    "structured_outputs": ({},),
     "grammar": ("",),
     "json_schema": ({},),
     "min_tokens": (0,),
@@ -101,7 +96,6 @@ _REFUSED_IN_CHAT: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "prediction": (),
     "verbosity": ("medium",),
-    "thinking_budget": (0,),
     "thinking": (),
     "chat_template": (),
     "documents": ([],),
@@ -116,6 +110,7 @@ _REFUSED_IN_CHAT: Mapping[str, tuple[Any, ...]] = {
 _REFUSED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "top_logprobs": (),
+    "thinking_budget": (0,),
     "max_completion_tokens": (),
     "tools": ([],),
     "chat_template": (),

@@ -51,10 +51,7 @@ def read_messages(body: Body) -> tuple[Message, ...]:
 
 
 def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
-    """The tools to offer: none under tool_choice "none".
-
-    A choice that would have to be enforced is refused.
-    """
+    """The tools to offer: none under tool_choice "none", those that are named where some are."""
     tools = sequence(body, "tools")
     if len(tools) > MAX_TOOLS:
         raise RequestError(f"tools may hold at most {MAX_TOOLS} tools", param="tools")
@@ -67,11 +64,12 @@ def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
         return ()
     if choice.kind == "required" and not tools:
         raise RequestError('tool_choice "required" needs tools', param="tool_choice")
-    if choice.kind == "required":
-        raise RequestError(
-            'forced tool calls are not supported by this server: use "auto" or "none"', param="tool_choice"
-        )
     return tuple(tool for tool, name in zip(tools, names, strict=True) if not choice.names or name in choice.names)
+
+
+def forces_tool(body: Body) -> bool:
+    """Whether the reply must be a call of one of the tools that `read_tools` gives."""
+    return _choice(body.get("tool_choice")).kind == "required"
 
 
 def is_title_request(body: Body) -> bool:

@@ -16,6 +16,7 @@ from jaxfold.chat.types import Limits
 from jaxfold.chat.types import Overflow
 from jaxfold.chat.types import RequestError
 from jaxfold.runtime.api import EngineRequest
+from jaxfold.runtime.api import Guide
 from jaxfold.runtime.api import SamplingParams
 from jaxfold.tokenizers.base import Tokenizer
 
@@ -28,7 +29,7 @@ class Prepared:
     open reasoning block; `channels` that replies are messages in Harmony's channels.  `tools` is how calls are read out
     of the reply, None where no tools are offered.  `param` is the field that holds the prompt, for refusals.
     `warnings` are sentences for the client or the log.  `logprobs` and `echo` as in `CompletionRequest`; `raw` says
-    that tokens without a text, such as the end token, have log-probabilities too.
+    that tokens without a text, such as the end token, have log-probabilities too.  `guide` as in `EngineRequest`.
     """
 
     prompt_ids: tuple[int, ...]
@@ -49,6 +50,7 @@ class Prepared:
     logprobs: int | None = None
     echo: bool = False
     raw: bool = False
+    guide: Guide | None = None
 
     @property
     def score_prompt(self) -> bool:
@@ -90,6 +92,7 @@ class Prepared:
             accepted=accepted,
             logprobs=self.logprobs,
             score_prompt=self.score_prompt,
+            guide=self.guide,
         )
 
 

@@ -28,6 +28,11 @@ from jaxfold.chat.reply import Inbox
 from jaxfold.chat.reply import Reply
 from jaxfold.chat.stops import StopSet
 from jaxfold.chat.stops import check_stops
+from jaxfold.chat.structured import call_spec
+from jaxfold.chat.structured import compiled
+from jaxfold.chat.structured import forced_tools
+from jaxfold.chat.structured import spec_of
+from jaxfold.chat.structured import thinking_of
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.chat.template import Rendered
 from jaxfold.chat.tools.offer import Offer
@@ -38,6 +43,9 @@ from jaxfold.chat.types import Overflow
 from jaxfold.chat.types import RequestError
 from jaxfold.runtime.api import CapacityError
 from jaxfold.runtime.api import Engine
+from jaxfold.runtime.api import Grammar
+from jaxfold.runtime.api import Grammars
+from jaxfold.runtime.api import Guide
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError
 from jaxfold.tokenizers.base import Tokenizer
@@ -52,7 +60,8 @@ class ChatSettings:
     """`default_max_tokens` is a reply's limit where a request names none (None: the room left).
 
     `stop` are the stop strings of a request that names none, or with `merge_stops` of every request besides its own.
-    The fields of SamplingParams in `pinned_sampling` hold whatever a request says.
+    The fields of SamplingParams in `pinned_sampling` hold whatever a request says. `thinking_budget` is that of a
+    chat that names none (0: no limit).
 
     `reply_limit` says what becomes of a limit above the room. `max_preparing` requests may wait for or be in the
     `prepare_threads`. A reader may be `max_unread_events` engine events or `max_unread_bytes` of text behind.
@@ -66,6 +75,7 @@ class ChatSettings:
     max_unread_bytes: int = 8 << 20
     stop: tuple[str, ...] = ()
     merge_stops: bool = False
+    thinking_budget: int = 0
     pinned_sampling: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -73,18 +83,26 @@ class ChatService:
     """One model being served. Used on one event loop; `close` it at the end."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate, settings: ChatSettings | None = None
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        settings: ChatSettings | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.template = template
         self.settings = settings or ChatSettings()
+        self.grammars = grammars
         self._pool = ThreadPoolExecutor(self.settings.prepare_threads, thread_name_prefix="jaxfold-prepare")
         self._slots = threading.BoundedSemaphore(self.settings.max_preparing)
 
     def close(self) -> None:
         """Give up waiting preparations and end the threads. Running replies are the engine's to end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if self.grammars is not None:
+            self.grammars.close()
 
     async def prepare_chat(self, request: ChatRequest) -> Prepared:
         """Check, render and tokenise a conversation.
@@ -146,7 +164,9 @@ class ChatService:
         self._check_length(rendered.text, "messages")
         ids = self._chat_ids(rendered)
         tools: ToolUse | None = None
-        if request.tools:
+        guide, warnings = self._guide(request, rendered)
+        # An answer that must match something is that and no call.
+        if request.tools and request.constraint is None:
             tools = ToolUse(self.template.tool_format, Offer(request.tools), request.parallel_tool_calls)
         return Prepared(
             prompt_ids=tuple(ids),
@@ -160,10 +180,11 @@ class ChatService:
             background=request.background,
             draft=request.draft,
             cache_salt=request.cache_salt,
-            warnings=rendered.warnings,
+            warnings=(*rendered.warnings, *warnings),
             channels=self.template.channels,
             tools=tools,
             logprobs=request.logprobs,
+            guide=guide,
         )
 
     def prepare_completion_now(self, request: CompletionRequest) -> Prepared:
@@ -186,7 +207,59 @@ class ChatService:
             logprobs=request.logprobs,
             echo=request.echo,
             raw=True,
+            guide=self._completion_guide(request),
         )
+
+    def _guide(self, request: ChatRequest, rendered: Rendered) -> tuple[Guide | None, tuple[str, ...]]:
+        """What the reply of a chat is held to, and sentences about what it is not."""
+        constraint, template = request.constraint, self.template
+        budget = (self.settings.thinking_budget if request.thinking_budget is None else request.thinking_budget) or None
+        constrained = constraint is not None or request.force_tool
+        if not (constrained or budget):
+            return None, ()
+        grammar: Grammar | None = None
+        warnings: tuple[str, ...] = ()
+        free = False
+        if request.force_tool:
+            forced, warnings = forced_tools(request.tools)
+            spec = call_spec(template.tool_format, forced, self.tokenizer)
+            param = f"tools[{forced[0].place}]" if len(forced) == 1 else "tools"
+            grammar = compiled(self.grammars, spec, param)
+            free = request.parallel_tool_calls and len(forced) > 1
+        elif constraint is not None:
+            grammar = compiled(self.grammars, spec_of(constraint), constraint.param)
+        if grammar is not None and not free:
+            self._check_end(request, "tool_choice" if constraint is None else constraint.param)
+        opened = template.opens_reasoning(rendered.text)
+        thinking = thinking_of(
+            template.markers,
+            self.tokenizer,
+            opened=opened,
+            may_open=request.enable_thinking is not False and not rendered.text.rstrip().endswith(_end_of(template)),
+            # Of a forced call in channels the reasoning is left out: its message would have to end first.
+            channels=template.channels and not request.force_tool,
+            constrained=constrained,
+            budget=budget,
+        )
+        if thinking is None and grammar is None:
+            return None, warnings
+        return Guide(thinking, grammar, self.tokenizer.eos_ids, free), warnings
+
+    def _completion_guide(self, request: CompletionRequest) -> Guide | None:
+        if request.constraint is None:
+            return None
+        self._check_end(request, request.constraint.param)
+        grammar = compiled(self.grammars, spec_of(request.constraint), request.constraint.param)
+        return Guide(None, grammar, self.tokenizer.eos_ids)
+
+    def _check_end(self, request: ChatRequest | CompletionRequest, param: str) -> None:
+        """Refuse a grammar where nothing could end its match."""
+        if not self.tokenizer.eos_ids:
+            raise RequestError(f"{param} needs a model with an end token", param)
+        if request.limits.ignore_eos:
+            raise RequestError(
+                f"{param} cannot be combined with ignore_eos: the end token ends the match", "ignore_eos"
+            )
 
     def _settled[R: (ChatRequest, CompletionRequest)](self, request: R) -> R:
         """The request with what the server's operator has set."""
@@ -299,3 +372,8 @@ class ChatService:
         # The slot is free when the work has ended, not when its caller has gone.
         future.add_done_callback(lambda _: self._slots.release())
         return await asyncio.wrap_future(future)
+
+
+def _end_of(template: ChatTemplate) -> str:
+    """What a prompt ends with whose reasoning is over already; nothing that a prompt ends with where there is none."""
+    return "\0" if template.markers is None else template.markers.end

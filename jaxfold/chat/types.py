@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any
 from typing import Literal
 
+from jaxfold.runtime.api import GrammarSpec
 from jaxfold.runtime.api import RequestStats
 from jaxfold.runtime.api import SamplingParams
 from jaxfold.runtime.api import TokenScore
@@ -83,10 +84,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a reply must match, and the field that says so. A schema in it is the client's own."""
+
+    spec: GrammarSpec
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A conversation to continue. `tools` are the function definitions that are offered: the template shows them, and
     calls of them are read out of the reply, at most one of them without `parallel_tool_calls`.  `logprobs` asks for the
-    log-probability of each token, with so many of the likeliest ones.
+    log-probability of each token, with so many of the likeliest ones.  `constraint` is what the answer must match;
+    with `force_tool` it must be a call of one of the tools.  `thinking_budget` limits the tokens of the reasoning.
     """
 
     messages: tuple[Message, ...]
@@ -100,6 +110,9 @@ class ChatRequest:
     cache_salt: str = ""
     parallel_tool_calls: bool = True
     logprobs: int | None = None
+    constraint: Constraint | None = None
+    force_tool: bool = False
+    thinking_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,7 @@ class CompletionRequest:
     cache_salt: str = ""
     logprobs: int | None = None
     echo: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

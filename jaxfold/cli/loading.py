@@ -59,6 +59,7 @@ def start(
     path = locate(model, progress)
     options = engine_options(path, flags)
     progress("loading JAX")
+    from jaxfold.runtime.constraints.grammars import XGrammars
     from jaxfold.runtime.loader import load_engine
 
     parts: list[tuple[ChatTemplate, dict[str, Any]]] = []
@@ -72,7 +73,8 @@ def start(
 
     loaded = load_engine(options, progress, accept)
     renderer, chosen = parts[0]
-    service = ChatService(loaded.engine, loaded.tokenizer, renderer, settings)
+    grammars = XGrammars(loaded.tokenizer, loaded.engine.info.vocab_size)
+    service = ChatService(loaded.engine, loaded.tokenizer, renderer, settings, grammars)
     return Started(loaded, service, SamplingParams(**chosen), frozenset(chosen))
 
 

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from typing import Any
 from typing import Literal
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 ExactnessLevel = Literal["A", "B", "C"]
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -69,8 +67,8 @@ class GrammarSpec:
 class Matcher(Protocol):
     """Follows one reply through its grammar, token by token. Used by one thread at a time."""
 
-    def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write the tokens that may come next into int32[words]: token t is bit t % 32 of word t // 32."""
+    def fill(self, mask: Any) -> None:
+        """Write the tokens that may come next into a numpy int32[words]: token t is bit t % 32 of word t // 32."""
         ...
 
     def accept(self, token: int) -> bool:
@@ -104,6 +102,10 @@ class Grammars(Protocol):
         Raises:
             GrammarError: it cannot be enforced, or takes too long.
         """
+        ...
+
+    def close(self) -> None:
+        """Take no more grammars."""
         ...
 
 

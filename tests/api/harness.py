@@ -26,6 +26,7 @@ from jaxfold.chat.service import ChatService
 from jaxfold.chat.service import ChatSettings
 from jaxfold.chat.template import ChatTemplate
 from jaxfold.runtime.api import EngineRequest
+from jaxfold.runtime.constraints.grammars import XGrammars
 from tests.byte_tokenizer import ByteTokenizer
 from tests.scripted_engine import ScriptedEngine
 
@@ -202,7 +203,8 @@ def running(
 ) -> Iterator[Server]:
     """A server over `engine`; afterwards nothing may be left running in it."""
     tokenizer = tokenizer or ByteTokenizer()
-    service = ChatService(engine, tokenizer, ChatTemplate(template, tokenizer), chat)
+    grammars = XGrammars(tokenizer, engine.vocab_size)
+    service = ChatService(engine, tokenizer, ChatTemplate(template, tokenizer), chat, grammars)
     app = create_app(service, ApiSettings(**{"model": MODEL, "drain_seconds": 5, **settings}))
     if change is not None:
         change(app)

@@ -196,10 +196,32 @@ def test_allowed_tools(tool_server: Server) -> None:
     assert "get_weather" not in prompt(tool_server)
 
 
-def test_a_forced_choice_is_refused(tool_server: Server) -> None:
-    for choice in ("required", {"type": "function", "function": {"name": "now"}}):
-        answer = tool_server.post(CHAT, chat_body(tools=[NOW], tool_choice=choice))
-        assert (answer.status, answer.error["param"]) == (400, "tool_choice")
+@pytest.mark.parametrize("said", ["Nothing to call.", PARIS, PARIS.replace("get_weather", "now")])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_forced_choice_is_a_call_whatever_the_model_says(tool_server: Server, said: str, choice: Any) -> None:
+    message, reason, _ = replies(tool_server, said, tool_choice=choice)
+    assert reason == "tool_calls" and message["content"] is None
+    name = message["tool_calls"][0]["function"]["name"]
+    assert name in ("get_weather", "now") if choice == "required" else name == "get_weather"
+    assert all(isinstance(one, dict) for one in arguments(message))
+
+
+def test_a_named_tool_is_called_once(tool_server: Server) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    message, _, _ = replies(tool_server, f"{PARIS} and {PARIS}", tool_choice=named)
+    assert len(message["tool_calls"]) == 1
+
+
+def test_what_a_forced_call_does_not_enforce_is_in_the_stats(tool_server: Server) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "not": {}}}}
+    odd = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body = chat_body(tools=[odd], tool_choice="required")
+    assert "tools[0]: properties.a.not" in tool_server.post(CHAT, body).json["jaxfold"]["warnings"][-1]
+    odd["function"]["strict"] = True  # type: ignore[index]
+    assert tool_server.post(CHAT, body).error["param"] == "tools[0]"
+    odd["function"]["parameters"] = {"type": "object", "properties": {"a": {"type": "banana", "pattern": "["}}}  # type: ignore[index]
+    answer = tool_server.post(CHAT, body)
+    assert (answer.status, answer.error["param"]) == (400, "tools[0]")
 
 
 def test_schemas_of_any_shape_are_taken(tool_server: Server) -> None:

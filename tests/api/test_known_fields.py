@@ -39,8 +39,6 @@ def test_refused_fields(route: Route, name: str) -> None:
         ("best_of", True),
         ("store", True),
         ("service_tier", "priority"),
-        ("response_format", {"type": "json_object"}),
-        ("guided_json", {}),
         ("length_penalty", True),
     ],
 )

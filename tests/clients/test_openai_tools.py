@@ -93,7 +93,16 @@ def test_a_round_trip(client: openai.OpenAI, server: Server) -> None:
     assert "Oslo" in prompt and "sunny 0" in prompt and "sunny 1" in prompt
 
 
+def test_a_forced_call(client: openai.OpenAI, server: Server) -> None:
+    server.engine.script = reply_ids("I would rather talk.")
+    choice = client.chat.completions.create(
+        model="scripted", messages=ASKED, tools=[TOOL], tool_choice="required"
+    ).choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+
+
 def test_refusals_name_the_field(client: openai.OpenAI) -> None:
+    nobody: Any = {"type": "function", "function": {"name": "nobody"}}
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="scripted", messages=ASKED, tools=[TOOL], tool_choice="required")
+        client.chat.completions.create(model="scripted", messages=ASKED, tools=[TOOL], tool_choice=nobody)
     assert caught.value.param == "tool_choice"

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -17,6 +18,8 @@ from jaxfold.runtime.api import GrammarError
 from jaxfold.runtime.api import GrammarSpec
 from jaxfold.runtime.api import Matcher
 from jaxfold.runtime.constraints.guard import load_xgrammar
+from jaxfold.runtime.constraints.lane import add
+from jaxfold.runtime.constraints.lane import allows
 from jaxfold.tokenizers.base import Tokenizer
 
 CACHE_BYTES = 256 << 20
@@ -31,27 +34,30 @@ _WHERE = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: .*? is false: )?")
 class XGrammar:
     """A compiled grammar."""
 
-    def __init__(self, library: Any, compiled: Any) -> None:
+    def __init__(self, library: Any, compiled: Any, reachable: NDArray[np.int32]) -> None:
         self._library = library
         self._compiled = compiled
+        self._reachable = reachable
 
     def matcher(self) -> Matcher:
-        return XMatcher(self._library.GrammarMatcher(self._compiled))
+        return XMatcher(self._library.GrammarMatcher(self._compiled), self._reachable)
 
 
 class XMatcher:
-    """See `runtime.api.Matcher`."""
+    """See `runtime.api.Matcher`. `reachable` is the mask of the tokens that the grammar can hold at all."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, reachable: NDArray[np.int32]) -> None:
         self._matcher = matcher
+        self._reachable = reachable
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        # It leaves the mask alone where every token is allowed.
+        # It leaves the mask alone where every token is allowed, and the bits past the vocabulary always.
         mask[:] = -1
         self._matcher.fill_next_token_bitmask(mask.reshape(1, -1), 0)
+        mask &= self._reachable
 
     def accept(self, token: int) -> bool:
-        return bool(self._matcher.accept_token(token))
+        return allows(self._reachable, token) and bool(self._matcher.accept_token(token))
 
     def rollback(self, count: int) -> None:
         if count:
@@ -112,16 +118,28 @@ class XGrammars:
             "structural_tag": lambda: compiler.compile_structural_tag(spec.text),
         }
         try:
-            return XGrammar(self._library, forms[spec.kind]())
+            return XGrammar(self._library, forms[spec.kind](), self._reachable(spec))
         except Exception as error:
             raise GrammarError(reason_of(error)) from error
 
+    def _reachable(self, spec: GrammarSpec) -> NDArray[np.int32]:
+        """All tokens but the control tokens that the grammar does not name: "any text" would let them pass."""
+        named = set(_named_tokens(json.loads(spec.text))) if spec.kind == "structural_tag" else set()
+        mask = np.zeros(-(-self._vocab_size // 32), np.int32)
+        known = range(min(self._vocab_size, self._tokenizer.vocab_size))
+        bits = [token in named or not self._tokenizer.is_control(token) for token in known]
+        packed = np.packbits(np.array(bits, np.bool_), bitorder="little")
+        mask.view(np.uint8)[: packed.size] = packed
+        add(mask, *(token for token in self._tokenizer.eos_ids if token < self._vocab_size))
+        return mask
+
     def _new_compiler(self) -> Any:
         library, tokenizer = self._library, self._tokenizer
-        # Control tokens are no text: a grammar reaches them by their ids or not at all.
+        # Control tokens are no text: a grammar reaches them by their ids or not at all. Bytes that no UTF-8 text has
+        # stand for them, since xgrammar never allows a token without any.
         texts = [
-            b"" if token >= tokenizer.vocab_size or tokenizer.is_control(token) else tokenizer.token_bytes(token)
-            for token in range(self._vocab_size)
+            b"\xff%d" % token if tokenizer.is_control(token) else tokenizer.token_bytes(token)
+            for token in range(min(self._vocab_size, tokenizer.vocab_size))
         ]
         info = library.TokenizerInfo(
             texts,
@@ -132,6 +150,18 @@ class XGrammars:
         return library.GrammarCompiler(
             info, max_threads=1, cache_limit_bytes=CACHE_BYTES, enable_dynamic_compilation=True
         )
+
+
+def _named_tokens(part: Any) -> Iterator[int]:
+    """The ids that a structural tag names."""
+    if isinstance(part, list):
+        for one in part:
+            yield from _named_tokens(one)
+    elif isinstance(part, dict):
+        if part.get("type") == "token":
+            yield part["token"]
+        for key in ("format", "elements", "content"):
+            yield from _named_tokens(part.get(key))
 
 
 def choice_grammar(choices: list[str]) -> str:

@@ -61,6 +61,6 @@ def encoder_only(loaded: LoadedEncoder, **settings: Any) -> Iterator[Server]:
 def chat_and_encoder(loaded: LoadedEncoder, engine: ScriptedEngine, **settings: Any) -> Iterator[Server]:
     """A server with both."""
     file = model_file(loaded.checkpoint)
-    with running(engine, encoder=ENCODER, encoder_file=file, **settings) as server:
+    with running(engine, **{"encoder": ENCODER, "encoder_file": file, **settings}) as server:
         server.state.encoder = EmbeddingService(Shared(loaded.engine), loaded.tokenizer)
         yield server

@@ -12,9 +12,10 @@ import pytest
 
 from jaxfold.api.uploads_store import UploadSettings
 from jaxfold.cli.serve import serve
+from tests.api.encoders import chat_and_encoder
+from tests.api.encoders import tiny_encoder
 from tests.api.harness import Server
 from tests.api.harness import reply_ids
-from tests.api.harness import running
 from tests.scripted_engine import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +31,11 @@ SECONDS = 120
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     uploads = UploadSettings(folder=tmp_path_factory.mktemp("uploads"))
-    with running(ScriptedEngine(reply_ids(REPLY)), model="smollm2:135m", webui=True, uploads=uploads) as server:
+    loaded = tiny_encoder(tmp_path_factory.mktemp("encoder-programs"))
+    settings = {"model": "smollm2:135m", "encoder": "all-minilm:l6-v2", "webui": True, "uploads": uploads}
+    with chat_and_encoder(loaded, ScriptedEngine(reply_ids(REPLY)), **settings) as server:
         yield server
+    loaded.engine.close()
 
 
 def output_of(command: list[str], folder: Path) -> str:
@@ -53,6 +57,10 @@ def test_shell(server: Server, tmp_path: Path, text: str) -> None:
     assert '"error"' not in said
     if "/v1/chat/completions" in text:
         assert json.loads(said)["choices"][0]["message"]["content"] == REPLY
+    elif "/v1/embeddings" in text:
+        assert [len(one["embedding"]) for one in json.loads(said)["data"]] == [48, 48]
+    elif "/api/embed" in text:
+        assert [len(one) for one in json.loads(said)["embeddings"]] == [48]
     elif "/api/chat" in text:
         assert '"done":true' in said and '"smollm2:135m"' in said
     elif "/api/upload" in text:

@@ -3,9 +3,11 @@
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -53,6 +55,26 @@ def test_a_gguf_file_is_the_same_encoder(name: str, stored: str, tmp_path: Path)
         np.testing.assert_array_equal(found, pooled(load(ENCODERS / name, "float32"), wanted.ids, 256))
 
 
+@pytest.fixture
+def plain_xla(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Attention without the compiled kernel, as on machines that have none."""
+    jax.clear_caches()
+    monkeypatch.setattr("pallas_kernels.packed_attention.dispatch.implementation", lambda: "xla")
+    yield
+    jax.clear_caches()
+
+
+@pytest.mark.usefixtures("plain_xla")
+@pytest.mark.parametrize("name", POOLING)
+def test_without_the_compiled_kernel(name: str) -> None:
+    wanted, encoder = golden(name), load(ENCODERS / name, "float32")
+    together = pooled(encoder, wanted.ids, 256)
+    assert cosines(together, wanted.vectors).min() >= LEAST["float32"]
+    for index in (0, 3):
+        np.testing.assert_array_equal(pooled(encoder, [wanted.ids[index]], 64)[0], together[index])
+
+
+@pytest.mark.real_model
 @pytest.mark.parametrize("dtype", MINILM_LEAST)
 def test_minilm_agrees_with_transformers(minilm_path: Path, dtype: str) -> None:
     wanted, encoder = golden("minilm"), load(minilm_path, dtype)

@@ -4,15 +4,12 @@ A warm start loads serialised executables. They hold a pickle, so the cache dire
 0700, and the key covers everything the code depends on: JAX versions, device, flags, config, shapes and sources.
 """
 
-import contextlib
 import functools
 import hashlib
 import logging
 import os
-import pickle
 import threading
 from collections.abc import Callable
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import as_completed
 from importlib.metadata import version
@@ -24,8 +21,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import serialize_executable
-from jax.experimental.compilation_cache import compilation_cache
 
 import jaxfold.models
 import jaxfold.runtime.sampling
@@ -37,6 +32,9 @@ from jaxfold.models.decoder import forward
 from jaxfold.models.decoder import logits
 from jaxfold.models.plan import Plan
 from jaxfold.models.plan import abstract_plan
+from jaxfold.runtime.program_store import obtain
+from jaxfold.runtime.program_store import own_dir
+from jaxfold.runtime.program_store import without_jax_cache
 from jaxfold.runtime.sampling.draw import draw
 from jaxfold.runtime.sampling.rows import BIAS_LIMIT
 from jaxfold.runtime.sampling.rows import REALS
@@ -108,7 +106,7 @@ class Programs:
     def __init__(self, cfg: DecoderConfig, table: Table, cache_dir: Path | None) -> None:
         self.cfg = cfg
         self.table = table
-        self.cache_dir = None if cache_dir is None else _own_dir(cache_dir)
+        self.cache_dir = None if cache_dir is None else own_dir(cache_dir)
         self._steps: dict[StepShape, Callable[..., Any]] = {}
         self._draws: dict[int, Callable[..., Any]] = {}
         self._reset: Callable[..., Any] | None = None
@@ -136,7 +134,7 @@ class Programs:
         if progress is not None and not missing:
             progress(f"loading {len(jobs)} compiled programs")
         compiled = 0
-        with _without_jax_cache(), ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
+        with without_jax_cache(), ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
             pending = {pool.submit(self._obtain, *job): job[0] for job in jobs}
             if progress is not None and missing:
                 progress(f"compiling {missing} programs, once for this model and machine: a minute or more")
@@ -236,21 +234,7 @@ class Programs:
 
     def _obtain(self, name: str, facts: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
         """The executable, from the cache directory or compiled; and whether it was compiled."""
-        path = self._file(name, facts)
-        if path is not None and path.exists():
-            try:
-                payload, in_tree, out_tree = pickle.loads(_intact(path))
-                program = serialize_executable.deserialize_and_load(
-                    payload, in_tree, out_tree, execution_devices=jax.devices()[:1]
-                )
-                return program, False
-            except Exception as error:
-                LOG.warning("cached program %s cannot be loaded (%s); compiling it again", path.name, error)
-                path.unlink(missing_ok=True)
-        compiled = lower().compile()
-        if path is not None:
-            _store(path, compiled)
-        return compiled, True
+        return obtain(self._file(name, facts), lower)
 
 
 def program_key(name: str, facts: str) -> str:
@@ -279,56 +263,6 @@ def _shapes(tree: Any) -> Any:
 def _head(weights: Weights) -> Weights:
     """The part of the weights that scores need, so that a draw's call flattens few leaves."""
     return Weights(embed=weights.embed, layers=(), final_norm=weights.final_norm, head=weights.head)
-
-
-@contextlib.contextmanager
-def _without_jax_cache() -> Iterator[None]:
-    """Compile past JAX's own cache (JAX_COMPILATION_CACHE_DIR): on the CPU what it gives back may not run.
-
-    An executable that was itself deserialised loses functions when it is serialised again.
-    """
-    before = bool(jax.config.jax_enable_compilation_cache)
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
-
-
-def _own_dir(path: Path) -> Path | None:
-    """`path`, made with mode 0700 where it is missing; None where it cannot be had or others could write into it."""
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = path.stat()
-    except OSError as error:
-        LOG.warning("compiled programs are not kept: %s", error)
-        return None
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        LOG.warning("compiled programs are not kept: other users can write to %s", path)
-        return None
-    return path
-
-
-def _intact(path: Path) -> bytes:
-    """What `_store` wrote. Machine code with a changed bit would run, so the digest before it is compared."""
-    content = path.read_bytes()
-    size = hashlib.sha256().digest_size
-    if hashlib.sha256(content[size:]).digest() != content[:size]:
-        raise ValueError("the file is damaged")
-    return content[size:]
-
-
-def _store(path: Path, compiled: Any) -> None:
-    """Write one serialised executable, atomically; a full disk costs the next start time, not this one."""
-    try:
-        part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        content = pickle.dumps(serialize_executable.serialize(compiled))
-        part.write_bytes(hashlib.sha256(content).digest() + content)
-        part.replace(path)
-    except OSError as error:
-        LOG.warning("the compiled program could not be cached: %s", error)
 
 
 def cpu_flags() -> str:

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.experimental.compilation_cache import compilation_cache
 
 import jaxfold.runtime.programs as programs_module
 from jaxfold.runtime.device import Device
+from jaxfold.runtime.program_store import without_jax_cache
 from jaxfold.runtime.programs import CompileCounter
 from jaxfold.runtime.programs import Programs
 from jaxfold.runtime.programs import program_key
@@ -240,7 +242,7 @@ def test_compiling_goes_past_the_cache_of_jax(tmp_path: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:
-        with programs_module._without_jax_cache():
+        with without_jax_cache():
             jax.jit(lambda x: x * 3 + 1).lower(jnp.ones(7)).compile()
             assert not list(tmp_path.iterdir())
         assert jax.config.jax_enable_compilation_cache
@@ -249,4 +251,4 @@ def test_compiling_goes_past_the_cache_of_jax(tmp_path: Path) -> None:
     finally:
         jax.config.update("jax_compilation_cache_dir", before[0])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
-        programs_module.compilation_cache.reset_cache()
+        compilation_cache.reset_cache()

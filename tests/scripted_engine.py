@@ -243,7 +243,7 @@ class ScriptedEngine:
         job.started = job.started or time.monotonic()
         ids: list[int] = []
         self._score_prompt(job)
-        reason: FinishReason | None = None if request.max_tokens else "length"
+        reason: FinishReason | None = None if request.max_tokens or self._fails(job) else "length"
         while reason is None and len(ids) < self.tokens_per_event and not self._fails(job):
             token_id = self._allowed(job, next(job.ids, None))
             if token_id is None:

@@ -14,6 +14,7 @@ from jaxfold.api.anthropic import anthropic_routes
 from jaxfold.api.chat import chat_routes
 from jaxfold.api.completions import completion_routes
 from jaxfold.api.connection import ConnectionGuard
+from jaxfold.api.decisions import decision_routes
 from jaxfold.api.embeddings import embedding_routes
 from jaxfold.api.formats import format_of
 from jaxfold.api.health import health_routes
@@ -58,6 +59,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(completion_routes(state))
     app.register_blueprint(tokenize_routes(state))
     app.register_blueprint(embedding_routes(state))
+    app.register_blueprint(decision_routes(state))
     app.register_blueprint(anthropic_routes(state))
     store = open_store(settings.responses)
     app.register_blueprint(response_routes(state, store))

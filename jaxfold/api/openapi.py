@@ -24,6 +24,7 @@ from jaxfold import __version__
 from jaxfold.api.admission import route_name
 from jaxfold.api.formats import OLLAMA
 from jaxfold.api.formats import format_of
+from jaxfold.api.openapi_fields import DECISIONS
 from jaxfold.api.openapi_fields import DETOKENIZE
 from jaxfold.api.openapi_fields import MESSAGES
 from jaxfold.api.openapi_fields import RESPONSES
@@ -93,6 +94,7 @@ BODIES: Mapping[str, Schema] = MappingProxyType(
         "TokenizeRequest": TOKENIZE,
         "DetokenizeRequest": DETOKENIZE,
         "EmbeddingsRequest": embeddings_schema(),
+        "DecisionsRequest": DECISIONS,
     }
 )
 
@@ -105,6 +107,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = MappingProxyType(
             "Continue texts or token ids", "OpenAI", "Completion", "CompletionRequest", streams=True
         ),
         ("POST", "/embeddings"): Operation("One vector for each text", "OpenAI", "Embeddings", "EmbeddingsRequest"),
+        ("POST", "/decisions"): Operation(
+            "Probabilities of choices, levels, yes and no", "OpenAI", "Decisions", "DecisionsRequest"
+        ),
         ("POST", "/responses"): Operation("OpenAI's Responses", "OpenAI", "Response", "ResponsesRequest", streams=True),
         ("GET", "/responses/{response_id}"): Operation("A stored response", "OpenAI", "Response"),
         ("DELETE", "/responses/{response_id}"): Operation("Forget a stored response", "OpenAI", "Deleted"),

@@ -14,6 +14,7 @@ from jaxfold.api.as_chat import PASSED
 from jaxfold.api.as_chat import FieldTable
 from jaxfold.api.chat import EFFORTS
 from jaxfold.api.completions import MAX_PROMPTS
+from jaxfold.api.decisions_questions import MAX_QUESTIONS
 from jaxfold.api.embedding_service import MAX_INPUTS
 from jaxfold.api.embeddings import FORMATS
 from jaxfold.api.embeddings import REFUSED as EMBEDDINGS_REFUSED
@@ -336,4 +337,29 @@ RESPONSES: Schema = table_schema(
         "return_token_ids": FIELDS["return_token_ids"],
     },
     ("input",),
+)
+DECISIONS: Schema = _object(
+    {
+        "model": FIELDS["model"],
+        "input": {
+            "anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}],
+            "description": "what the questions are about; items of a conversation for questions without ids",
+        },
+        "questions": {
+            "type": "array",
+            "items": {"type": "object"},
+            "minItems": 1,
+            "maxItems": MAX_QUESTIONS,
+            "description": "choice, score and yes_no with ids, or predicate, choice and score without",
+        },
+        "temperature": _or_null({"type": "number", "exclusiveMinimum": 0}),
+        "chat_template_kwargs": _or_null(_object({"enable_thinking": {"const": False}}, additionalProperties=False)),
+        "prompt_format_version": _or_null({"const": 1}),
+        "return_prompt_token_ids": _flag(),
+        "prompt_cache_key": _text("only for questions without ids"),
+        "prompt_cache_options": _or_null({"type": "object"}, about="only for questions without ids"),
+        "safety_identifier": _text("only for questions without ids"),
+    },
+    ("input", "questions"),
+    additionalProperties=False,
 )

@@ -108,6 +108,11 @@ SCHEMAS: Mapping[str, Schema] = MappingProxyType(
             "description": "counters and facts beside the status, for callers with a key or where there are no keys",
         },
         "Status": _object(status={"const": "ok"}),
+        "Decisions": _object(
+            model=_TEXT,
+            answers={"anyOf": [{"type": "object"}, _list({"type": "object"})], "description": "by id, or in order"},
+            usage=_object(total_tokens=_COUNT),
+        ),
         "Tokens": {
             "type": "object",
             "properties": {

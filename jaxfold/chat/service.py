@@ -112,19 +112,19 @@ class ChatService:
             QueueFullError: too many requests are being prepared.
             NotReadyError: the service is closed.
         """
-        return await self._in_pool(partial(self.prepare_chat_now, request))
+        return await self.in_pool(partial(self.prepare_chat_now, request))
 
     async def prepare_completion(self, request: CompletionRequest) -> Prepared:
         """Check and tokenise a raw prompt. Raises as `prepare_chat` does."""
-        return await self._in_pool(partial(self.prepare_completion_now, request))
+        return await self.in_pool(partial(self.prepare_completion_now, request))
 
     async def tokenize_chat(self, request: ChatRequest, *, add_generation_prompt: bool = True) -> tuple[int, ...]:
         """The ids that `prepare_chat` would send, however long; with `add_generation_prompt` off the messages only."""
-        return tuple(await self._in_pool(lambda: self._chat_ids(self._render(request, add_generation_prompt))))
+        return tuple(await self.in_pool(lambda: self.chat_ids(self.rendered(request, add_generation_prompt))))
 
     async def tokenize_text(self, text: str, *, add_special_tokens: bool = False) -> tuple[int, ...]:
         """The ids that a completion of `text` would start from, however long; none for an empty text."""
-        return tuple(await self._in_pool(partial(self._text_ids, text, add_special_tokens)))
+        return tuple(await self.in_pool(partial(self._text_ids, text, add_special_tokens)))
 
     async def detokenize(self, ids: Sequence[int], param: str = "tokens") -> str:
         """The text of ids, control tokens included.
@@ -133,7 +133,7 @@ class ChatService:
             RequestError: with `param`, for an id that is not in the vocabulary.
         """
         self._check_ids(ids, param)
-        return await self._in_pool(partial(self.tokenizer.decode, ids, skip_special=False))
+        return await self.in_pool(partial(self.tokenizer.decode, ids, skip_special=False))
 
     async def start(self, prepared: Prepared, *, accepted: bool = False) -> Reply:
         """Hand a prepared request to the engine; with `accepted` past the limits of a full queue.
@@ -160,9 +160,9 @@ class ChatService:
         request = self._settled(request)
         limits = request.limits
         check_stops(limits.stop)
-        rendered = self._render(request)
+        rendered = self.rendered(request)
         self._check_length(rendered.text, "messages")
-        ids = self._chat_ids(rendered)
+        ids = self.chat_ids(rendered)
         tools: ToolUse | None = None
         guide, warnings = self._guide(request, rendered)
         # An answer that must match something is that and no call.
@@ -270,7 +270,8 @@ class ChatService:
         sampling = replace(request.sampling, **settings.pinned_sampling)  # type: ignore[arg-type]  # each is a field
         return replace(request, sampling=sampling, limits=replace(request.limits, stop=stop))
 
-    def _render(self, request: ChatRequest, add_generation_prompt: bool = True) -> Rendered:
+    def rendered(self, request: ChatRequest, add_generation_prompt: bool = True) -> Rendered:
+        """The conversation as text. Raises RequestError where the template refuses it."""
         if not request.messages:
             raise RequestError("messages must hold at least one message", "messages")
         # Long texts are refused before the template works on them: that too takes time in proportion.
@@ -284,7 +285,8 @@ class ChatService:
             add_generation_prompt=add_generation_prompt,
         )
 
-    def _chat_ids(self, rendered: Rendered) -> list[int]:
+    def chat_ids(self, rendered: Rendered) -> list[int]:
+        """The ids of a rendered conversation. Raises RequestError where there are none."""
         try:
             ids = self.tokenizer.encode_rendered(rendered.text, rendered.literals)
         except TokenizerError as error:
@@ -361,7 +363,13 @@ class ChatService:
     def _token_size(self, token_id: int) -> int:
         return len(self.tokenizer.token_bytes(token_id))
 
-    async def _in_pool[T](self, work: Callable[[], T]) -> T:
+    async def in_pool[T](self, work: Callable[[], T]) -> T:
+        """What `work` gives, run in one of the threads that prepare requests.
+
+        Raises:
+            QueueFullError: too many requests are being prepared.
+            NotReadyError: the service is closed.
+        """
         if not self._slots.acquire(blocking=False):
             raise QueueFullError(f"{self.settings.max_preparing} requests are being prepared already: try again soon")
         try:

@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels: `python -m pallas_kernels.build`. Without them plain XLA runs, with the same bits."""
+"""Compiles the CPU kernels: `python -m pallas_kernels.build`. Without them plain XLA runs."""
 
 import functools
 import hashlib

@@ -29,7 +29,10 @@ def instruction_set(symbol: str) -> str | None:
     found = library()
     if found is None:
         return None
-    function = getattr(found, symbol)
+    function = getattr(found, symbol, None)
+    if function is None:
+        LOG.warning("the compiled kernels are not ours (no %s); plain XLA runs", symbol)
+        return None
     function.restype = ctypes.c_char_p
     name: bytes | None = function()
     return None if name is None else name.decode()

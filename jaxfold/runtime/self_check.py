@@ -77,18 +77,21 @@ class SelfCheck:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._table = device.programs.table
+        room = min(min(self._table.widths[g], count - 1) for g, count in device.pages.items()) * device.page_size
+        # A small window holds a shorter text; positions beyond it have no page.
+        self._prefix = min(PREFIX, room - ROWS)
         random = np.random.default_rng(0)
-        self._tokens = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
+        self._tokens = random.integers(0, device.cfg.vocab_size, self._prefix + ROWS).astype(np.int32)
         self._company = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
         self._read = jax.jit(_tokens_of, static_argnames="groups")
 
     def run(self) -> Verdict:
         """Every comparison that the table of programs allows."""
-        last = range(PREFIX, PREFIX + ROWS)
+        last = range(self._prefix, self._prefix + ROWS)
         widest = self._table.chunks[-1]
-        large = self._prefill(PREFIX + ROWS, widest)
+        large = self._prefill(self._prefix + ROWS, widest)
         found = [
-            _compare(f"prefill by {chunk}", f"prefill by {widest}", self._prefill(PREFIX + ROWS, chunk), large, "B")
+            _compare(f"prefill by {chunk}", f"prefill by {widest}", self._prefill(len(self._tokens), chunk), large, "B")
             for chunk in self._table.chunks[:-1]
         ]
         alone = [self._decode(n, self._table.decode[0], 0) for n in last]
@@ -96,13 +99,13 @@ class SelfCheck:
             crowd = [self._decode(n, width, width - 1) for n in last]
             found.append(_compare(f"decode among {width}", "decode alone", crowd, alone, "B"))
         for shape in self._table.windows:
-            starts = range(PREFIX, PREFIX + ROWS, shape.columns)
+            starts = range(self._prefix, self._prefix + ROWS, shape.columns)
             verified = [row for start in starts for row in self._verify(shape, start)]
             found.append(_compare(str(shape), "decode alone", verified, alone, "draft"))
         for chunk in self._table.shared_chunks:
             beside = [self._decode(n, self._table.lanes, 1, chunk) for n in last[:SHARED_ROWS]]
             found.append(_compare(f"decode beside a chunk of {chunk}", "decode alone", beside, alone, "B"))
-            whole = large[-PREFIX - ROWS - 1 : -1]
+            whole = large[-self._prefix - ROWS - 1 : -1]
             found.append(
                 _compare(f"prefill by {chunk} beside decode", f"prefill by {widest}", self._beside(chunk), whole, "B")
             )
@@ -135,7 +138,7 @@ class SelfCheck:
 
     def _verify(self, shape: StepShape, start: int) -> list[Row]:
         """Keys, values and logits of the tokens from `start` on as one verify window, beside windows of other lanes."""
-        count = min(shape.columns, PREFIX + ROWS - start)
+        count = min(shape.columns, self._prefix + ROWS - start)
         starts = [start] + [(start * (i + 1)) % 40 for i in range(1, shape.decode)]
         tokens = [self._tokens[start : start + count]]
         tokens += [self._company[s : s + shape.columns] for s in starts[1:]]
@@ -151,7 +154,7 @@ class SelfCheck:
         decode = self._part(StepShape(width, 0), others, starts, [self._company[s : s + 1] for s in starts])
         fill = self._part(StepShape(0, chunk), [0], [0], [self._tokens[:chunk]])
         self._run(StepShape(width, chunk), (decode, fill), [0])
-        return self._written(0, chunk)
+        return self._written(0, min(chunk, len(self._tokens)))
 
     def _written(self, first: int, count: int) -> list[Row]:
         """What every layer wrote for `count` tokens of lane 0 from position `first` on, as bits."""
@@ -176,7 +179,7 @@ class SelfCheck:
     def _lane_table(self, group: str, lane: int, width: int) -> np.ndarray:
         """Pages of a pretended lane: lane 0 has enough for the whole text, the others a few, as far as there are."""
         size = self._device.page_size
-        own, few = -(-(PREFIX + ROWS) // size), -(-64 // size)
+        own, few = -(-(self._prefix + ROWS) // size), -(-64 // size)
         first, count = (1, own) if lane == 0 else (1 + own + (lane - 1) * few, few)
         table = np.zeros(width, np.int32)
         usable = max(0, min(count, width, self._device.pages[group] - first))

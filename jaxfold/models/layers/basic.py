@@ -11,7 +11,8 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """RMS norm (Zhang & Sennrich, arXiv:1910.07467) over the last axis in float32: float[..., n] -> float32[..., n]."""
     x = x.astype(jnp.float32)
     # The mean is materialised: fused into its consumers it may be contracted differently for another row count.
-    mean = lax.optimization_barrier(ordered_mean(x * x))
+    # So are the squares: fused into the sum's first stage they may be contracted with its additions, or not, by shape.
+    mean = lax.optimization_barrier(ordered_mean(lax.optimization_barrier(x * x)))
     scale = lax.rsqrt(mean + jnp.float32(eps))[..., None]
     weight = lax.broadcast_in_dim(weight.astype(jnp.float32), x.shape, (x.ndim - 1,))
     return x * scale * weight

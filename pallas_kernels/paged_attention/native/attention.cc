@@ -44,10 +44,12 @@ void gather(const Call<Stored>& call, const Stored* pool, int64_t lane, int64_t 
             float* out) {
   for (int64_t key = first; key < first + kBlock;) {
     const int64_t here = std::min(call.page - key % call.page, first + kBlock - key);
-    const int64_t known = std::clamp<int64_t>(last - key, 0, here);
+    const int64_t place = key / call.page;
+    const int64_t page = place < call.width ? call.table[lane * call.width + place] : -1;
+    // A key that has no page counts as zeros: nothing outside the pool is ever read.
+    const int64_t known = page >= 0 && page < call.pages ? std::clamp<int64_t>(last - key, 0, here) : 0;
     float* to = out + (key - first) * call.dim;
     if (known > 0) {
-      const int64_t page = call.table[lane * call.width + key / call.page];
       load(pool + ((head * call.pages + page) * call.page + key % call.page) * call.dim, known * call.dim, to);
     }
     std::fill(to + known * call.dim, to + here * call.dim, 0.0f);

@@ -74,7 +74,7 @@ class Draws:
         split = jax.shard_map(
             partial(draw, vocab=VOCAB, axis="vocab"),
             mesh=mesh,
-            in_specs=(columns, DrawState(columns, columns, same, same, same), same),
+            in_specs=(columns, DrawState(columns, columns, same, same, same), same, same),
             out_specs=Drawn(same, DrawState(columns, columns, same, same, same), same, same),
             check_vma=False,
         )
@@ -98,8 +98,23 @@ class Draws:
         # Columns past the vocabulary hold what would win if they were looked at.
         logits = np.pad(batch.logits, ((0, 0), (0, 2 * half - VOCAB)), constant_values=1e30)
         with jax.enable_x64(True):
-            tokens, _, paths = self._split(jnp.asarray(logits), new_state(ROWS, 2 * half, HISTORY), batch.rows)
+            free = jnp.zeros((ROWS, -(-VOCAB // 32)), jnp.int32)
+            state = new_state(ROWS, 2 * half, HISTORY)
+            tokens, _, paths, _ = self._split(jnp.asarray(logits), state, batch.rows, free)
             return np.asarray(tokens), np.asarray(paths)
+
+    def scored(
+        self, batch: Batch, rows: DrawRows, *, halves: bool, mask: NDArray[np.int32] | None = None
+    ) -> tuple[NDArray[np.int32], Any]:
+        """Tokens and scores of the draw, of one device or of two; biases and penalties are off where it is fresh."""
+        half = -(-VOCAB // 2)
+        width = 2 * half if halves else VOCAB
+        logits = np.pad(batch.logits, ((0, 0), (0, width - VOCAB)), constant_values=1e30)
+        mask = np.zeros((ROWS, -(-VOCAB // 32)), np.int32) if mask is None else mask
+        with jax.enable_x64(True):
+            program = self._split if halves else self._pruned
+            out = program(jnp.asarray(logits), new_state(ROWS, width, HISTORY), rows, jnp.asarray(mask))
+            return np.asarray(out.tokens), jax.tree.map(np.asarray, out.scored)
 
 
 @pytest.fixture(scope="session")

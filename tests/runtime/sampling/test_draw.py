@@ -9,6 +9,7 @@ import pytest
 
 from jaxfold.runtime.api import SamplingParams
 from jaxfold.runtime.sampling import draw as drawing
+from jaxfold.runtime.sampling import rows as columns
 from jaxfold.runtime.sampling.reference import draw_row
 from jaxfold.runtime.sampling.rows import prepare
 from jaxfold.runtime.sampling.rows import rows_from
@@ -159,3 +160,41 @@ def test_tracing_without_64_bit_types_is_refused():
     rows = rows_from([prepare(SamplingParams(), 1)], [0], [0], 1)
     with pytest.raises(RuntimeError, match="enable_x64"):
         jax.eval_shape(drawing.draw, jnp.zeros((1, 64)), new_state(1, 64, 4), rows)
+
+
+def test_scores_are_those_of_numpy_and_the_same_over_two_halves(draws, hard_batches):
+    """Log-probabilities come from integer sums: their bits are the same however the vocabulary is split."""
+    for batch in hard_batches[:12]:
+        rows = batch.rows
+        rows.words[:, columns.SCORED] = 1
+        rows.words[::2, columns.TARGET] = np.arange(1, ROWS // 2 + 1) * 37
+        tokens, one = draws.scored(batch, rows, halves=False)
+        same, two = draws.scored(batch, rows, halves=True)
+        np.testing.assert_array_equal(tokens, same)
+        for mine, theirs in zip(one, two, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        logits = np.where(np.isnan(batch.logits), -np.inf, batch.logits.astype(np.float64))
+        logits = np.minimum(logits, float(np.finfo(np.float32).max))
+        top = logits.max(axis=1, keepdims=True)
+        some = top[:, 0] > -np.inf
+        expected = top[some, 0] + np.log(np.exp(logits[some] - top[some]).sum(axis=1))
+        np.testing.assert_allclose(one.total[some], expected, rtol=1e-9, atol=1e-6)
+        wanted = np.where(rows.words[:, columns.TARGET] > 0, rows.words[:, columns.TARGET] - 1, tokens)
+        found = logits[np.arange(ROWS), wanted]
+        np.testing.assert_allclose(one.chosen[some], found[some], atol=1e-30)
+
+
+def test_masked_tokens_are_not_drawn_over_two_halves_either(draws, hard_batches):
+    rng = np.random.default_rng(3)
+    for batch in hard_batches[:12]:
+        rows = batch.rows
+        rows.words[:, columns.MASKED] = np.arange(ROWS) % 4 != 0
+        allowed = rng.random((ROWS, 32 * -(-VOCAB // 32))) < rng.choice([0.001, 0.5, 0.999], (ROWS, 1))
+        allowed[:, rng.integers(0, VOCAB)] = True
+        mask = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
+        tokens, _ = draws.scored(batch, rows, halves=False, mask=mask)
+        same, _ = draws.scored(batch, rows, halves=True, mask=mask)
+        np.testing.assert_array_equal(tokens, same)
+        held = np.where(rows.words[:, columns.MASKED, None] != 0, allowed[:, :VOCAB], True)
+        plain = replace(batch, logits=np.where(held, batch.logits, -np.inf).astype(np.float32))
+        np.testing.assert_array_equal(tokens, draws.whole(plain))

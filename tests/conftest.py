@@ -14,7 +14,7 @@ from jaxfold.checkpoints.base import CheckpointError
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_num_cpu_devices", 4)
 
 # The machine is shared, so no example has a deadline; in CI the same examples run every time.
 hypothesis.settings.register_profile("local", deadline=None)

@@ -29,6 +29,7 @@ from jaxfold.runtime.loader import start_engine
 from jaxfold.runtime.memory import plan_cache
 from jaxfold.runtime.options import EngineOptions
 from jaxfold.runtime.pages import PagePool
+from jaxfold.runtime.placement import place
 from jaxfold.runtime.prefix_tree import GroupSpec
 from jaxfold.runtime.table import StepShape
 from jaxfold.runtime.weights import load_weights
@@ -44,21 +45,24 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 def tiny_engine(
-    family: str, cache_dir: Path, *, short: bool = False, dtype: Any = jnp.bfloat16, **options: Any
+    family: str, cache_dir: Path, *, short: bool = False, dtype: Any = jnp.bfloat16, tp: int = 1, **options: Any
 ) -> LocalEngine:
     """An engine of `LANES` lanes over a tiny checkpoint; a `short` one hands out pages for one whole context only."""
     checkpoint = open_checkpoint(TINY / family)
     cfg, how = read_config(checkpoint)
     kind = jnp.dtype(dtype)
-    cfg = replace(cfg, compute_dtype=kind.name, max_position=CONTEXT)
-    weights = load_weights(checkpoint, cfg, how, kind, None)
+    plain = jnp.dtype(jnp.bfloat16) if kind == jnp.int8 else kind
+    cfg = replace(cfg, compute_dtype=plain.name, max_position=CONTEXT)
+    spread = place(cfg, tp)
+    weights = load_weights(checkpoint, cfg, how, kind, None, place=spread)
+    local = spread.sharing.local(cfg)
     plan = plan_cache(
-        cfg, context=CONTEXT, lanes=LANES, page_size=PAGE, block=BLOCK, itemsize=kind.itemsize, budget=1 << 30
+        local, context=CONTEXT, lanes=LANES, page_size=PAGE, block=BLOCK, itemsize=plain.itemsize, budget=1 << 30
     )
     settings = EngineOptions(
-        model=TINY / family, parallel=LANES, page_size=PAGE, compile_cache_dir=cache_dir, **options
+        model=TINY / family, parallel=LANES, page_size=PAGE, compile_cache_dir=cache_dir, tp=tp, **options
     )
-    engine, _ = start_engine(cfg, weights, plan, kind, settings, checkpoint.fingerprint)
+    engine, _ = start_engine(cfg, weights, plan, plain, settings, checkpoint.fingerprint)
     if short:
         # The arrays keep their size, so that the programs are the ones that other tests compiled.
         pages = engine.core.pages

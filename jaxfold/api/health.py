@@ -138,6 +138,7 @@ def _health(state: ServerState) -> dict[str, Any]:
         "exactness": info.exactness,
         "model_type": info.model_type,
         "platform": info.platform,
+        "tp": info.tp,
         "weight_dtype": info.weight_dtype,
         "kv_dtype": info.kv_dtype,
         "weight_bytes": info.weight_bytes,

@@ -156,6 +156,7 @@ def model_facts(info: EngineInfo) -> list[tuple[str, str]]:
         ("weights", f"{info.weight_bytes / GIB:.2f} GiB"),
         ("cache", f"{info.cache_bytes / GIB:.2f} GiB in {info.total_pages} pages of {info.page_size} tokens"),
         ("programs", f"{info.programs} compiled for {info.platform}"),
+        ("devices", f"{info.tp}, the model split between them" if info.tp > 1 else "1"),
         ("exactness", f"level {info.exactness}"),
     ]
 

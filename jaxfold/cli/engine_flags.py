@@ -79,6 +79,13 @@ _compute_flags: Final = options(
         help="How cached keys and values are kept.",
     ),
     option(
+        "--tp",
+        type=click.IntRange(min=1),
+        default=1,
+        group=ENGINE,
+        help="Devices that the model is split over; the tokens are those of one device.",
+    ),
+    option(
         "--overlap/--no-overlap",
         default=True,
         group=ENGINE,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 
 from jaxfold.models.config import DecoderConfig
+from jaxfold.models.layers.basic import apart
 from jaxfold.models.layers.basic import gated
 from jaxfold.models.layers.basic import rms_norm
 from jaxfold.models.layers.matrix import Matrix
@@ -20,7 +21,10 @@ from jaxfold.models.layers.matrix import linear
 from jaxfold.models.layers.matrix import take_rows
 from jaxfold.models.layers.rope import rope_table
 from jaxfold.models.layers.rope import rotate
+from jaxfold.models.layers.shards import ALONE
+from jaxfold.models.layers.shards import Shards
 from jaxfold.models.params import Param
+from jaxfold.models.params import Run
 from jaxfold.models.plan import Part
 from jaxfold.models.plan import Plan
 from pallas_kernels.paged_attention import attend
@@ -72,23 +76,27 @@ def declare(cfg: DecoderConfig) -> Weights:
     """The weight tree with a `Param` in place of each array: the one declaration of shapes and axes."""
     hidden, heads, kv, dim = cfg.hidden_size, cfg.num_heads, cfg.num_kv_heads, cfg.head_dim
     qkv_rows = (heads + 2 * kv) * dim
+    qkv_runs = (Run("heads", heads, dim), Run("kv_heads", kv, dim), Run("kv_heads", kv, dim))
+    gate_up_runs = (Run("mlp", cfg.intermediate_size), Run("mlp", cfg.intermediate_size))
 
-    def vector(n: int, init: str = "ones", axis: str | None = None) -> Param:
-        return Param((n,), (axis,), init, "float32")  # type: ignore[arg-type]
+    def vector(n: int, init: str = "ones") -> Param:
+        return Param((n,), (None,), init, "float32")  # type: ignore[arg-type]
+
+    qkv_bias = Param((qkv_rows,), ("heads",), "normal", "float32", qkv_runs)
 
     def layer() -> Layer:
         return Layer(
             attn_norm=vector(hidden),  # type: ignore[arg-type]
-            qkv=Param((qkv_rows, hidden), ("heads", "embed")),  # type: ignore[arg-type]
-            qkv_bias=vector(qkv_rows, "normal", "heads") if cfg.attention_bias else None,  # type: ignore[arg-type]
+            qkv=Param((qkv_rows, hidden), ("heads", "embed"), fused=qkv_runs),  # type: ignore[arg-type]
+            qkv_bias=qkv_bias if cfg.attention_bias else None,  # type: ignore[arg-type]
             q_norm=vector(dim) if cfg.qk_norm else None,  # type: ignore[arg-type]
             k_norm=vector(dim) if cfg.qk_norm else None,  # type: ignore[arg-type]
-            out=Param((hidden, heads * dim), ("embed", None)),  # type: ignore[arg-type]
+            out=Param((hidden, heads * dim), ("residual", None)),  # type: ignore[arg-type]
             out_bias=vector(hidden, "normal") if cfg.output_bias else None,  # type: ignore[arg-type]
             attn_post_norm=vector(hidden) if cfg.residual_norms else None,  # type: ignore[arg-type]
             mlp_norm=vector(hidden),  # type: ignore[arg-type]
-            gate_up=Param((2 * cfg.intermediate_size, hidden), ("mlp", "embed")),  # type: ignore[arg-type]
-            down=Param((hidden, cfg.intermediate_size), ("embed", None)),  # type: ignore[arg-type]
+            gate_up=Param((2 * cfg.intermediate_size, hidden), ("mlp", "embed"), fused=gate_up_runs),  # type: ignore[arg-type]
+            down=Param((hidden, cfg.intermediate_size), ("residual", None)),  # type: ignore[arg-type]
             mlp_post_norm=vector(hidden) if cfg.residual_norms else None,  # type: ignore[arg-type]
         )
 
@@ -121,16 +129,25 @@ class _Rows:
 
 
 def forward(
-    weights: Weights, cache: Cache, plan: Plan, cfg: DecoderConfig, last: jax.Array | None = None
+    weights: Weights,
+    cache: Cache,
+    plan: Plan,
+    cfg: DecoderConfig,
+    last: jax.Array | None = None,
+    shards: Shards = ALONE,
 ) -> tuple[jax.Array, Cache]:
     """One step over every part of the plan.
+
+    On several devices each runs it over its own part of the weights and of the cache; plan and result are the same on
+    all.
 
     Args:
         weights: the model.
         cache: pages; donate it, it is written in place.
         plan: the work; see `jaxfold.models.plan`.
-        cfg: static.
+        cfg: static; the heads are those that this device holds.
         last: int32[slots], last token drawn in each slot, read where `tokens` is -1 (None: no such tokens).
+        shards: static; the devices that the step is mapped over.
 
     Returns:
         hidden float32[len(plan.rows), hidden_size] after the final norm, and the cache with the new rows in it.
@@ -140,14 +157,16 @@ def forward(
     count = tokens.shape[0]
     rows = _rows(plan, cfg, size)
     with jax.named_scope("embed"):
-        x = take_rows(weights.embed, tokens) * jnp.float32(cfg.embed_scale)
+        x = apart(take_rows(weights.embed, tokens, shards) * jnp.float32(cfg.embed_scale))
     if count < MIN_ROWS:
         x = jnp.concatenate([x] * MIN_ROWS)
     keys, values = list(cache.keys), list(cache.values)
     for i, layer in enumerate(weights.layers):
         with jax.named_scope(f"layer_{i}"):
             group = cfg.layer_groups[i]
-            x, keys[i], values[i] = _block(x, layer, keys[i], values[i], plan.parts, rows, cfg=cfg, group=group)
+            x, keys[i], values[i] = _block(
+                x, layer, keys[i], values[i], plan.parts, rows, cfg=cfg, group=group, shards=shards
+            )
     with jax.named_scope("final_norm"):
         hidden = x.at[plan.rows].get(mode="promise_in_bounds")
         hidden = rms_norm(hidden, weights.final_norm, cfg.norm_eps)
@@ -155,7 +174,10 @@ def forward(
 
 
 def logits(weights: Weights, hidden: jax.Array, cfg: DecoderConfig) -> jax.Array:
-    """Scores of the next token: `hidden` float32[rows, hidden_size] -> float32[rows, vocab_size]."""
+    """Scores of the next token: `hidden` float32[rows, hidden_size] -> float32[rows, vocab_size].
+
+    With one device's part of the weights: the scores of its part of the vocabulary.
+    """
     count = hidden.shape[0]
     if count < MIN_ROWS:
         hidden = jnp.concatenate([hidden] * MIN_ROWS)
@@ -196,7 +218,7 @@ def _rows(plan: Plan, cfg: DecoderConfig, size: int) -> _Rows:
 
 
 # Jitted by itself so that equal layers are traced once; the compiler inlines it.
-@functools.partial(jax.jit, static_argnames=("cfg", "group"))
+@functools.partial(jax.jit, static_argnames=("cfg", "group", "shards"))
 def _block(
     x: jax.Array,
     layer: Layer,
@@ -207,9 +229,10 @@ def _block(
     *,
     cfg: DecoderConfig,
     group: str,
+    shards: Shards,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    x, keys, values = _attention(x, layer, keys, values, parts, rows, cfg, group)
-    return _mlp(x, layer, cfg), keys, values
+    x, keys, values = _attention(x, layer, keys, values, parts, rows, cfg, group, shards)
+    return _mlp(x, layer, cfg, shards), keys, values
 
 
 def _attention(
@@ -221,6 +244,7 @@ def _attention(
     rows: _Rows,
     cfg: DecoderConfig,
     group: str,
+    shards: Shards,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Attention block with its residual: x float32[rows, hidden] -> the same, plus the written pages."""
     count = rows.offset.shape[0]
@@ -256,11 +280,13 @@ def _attention(
     with jax.named_scope("out"):
         if count < MIN_ROWS:
             mixed = jnp.concatenate([mixed] * MIN_ROWS)
-        y = linear(mixed, layer.out, cfg.compute_dtype)
+        # Padded heads are the last: they are dropped before anything is summed over heads.
+        mixed = shards.joined(mixed, layer.out.shape[1])
+        y = shards.joined(linear(mixed, layer.out, cfg.compute_dtype), x.shape[1])
         if layer.out_bias is not None:
             y = y + layer.out_bias[None, :]
         if layer.attn_post_norm is not None:
-            y = rms_norm(y, layer.attn_post_norm, cfg.norm_eps)
+            y = apart(rms_norm(y, layer.attn_post_norm, cfg.norm_eps))
     return x + y, keys, values
 
 
@@ -273,11 +299,12 @@ def _split_heads(qkv: jax.Array, layer: Layer, cfg: DecoderConfig) -> tuple[jax.
     return q, k, v
 
 
-def _mlp(x: jax.Array, layer: Layer, cfg: DecoderConfig) -> jax.Array:
+def _mlp(x: jax.Array, layer: Layer, cfg: DecoderConfig, shards: Shards) -> jax.Array:
     with jax.named_scope("mlp"):
         normed = rms_norm(x, layer.mlp_norm, cfg.norm_eps)
         inner = gated(linear(normed, layer.gate_up, cfg.compute_dtype), cfg.activation)
-        y = linear(inner, layer.down, cfg.compute_dtype)
+        inner = shards.joined(inner, layer.down.shape[1])
+        y = shards.joined(linear(inner, layer.down, cfg.compute_dtype), x.shape[1])
         if layer.mlp_post_norm is not None:
-            y = rms_norm(y, layer.mlp_post_norm, cfg.norm_eps)
+            y = apart(rms_norm(y, layer.mlp_post_norm, cfg.norm_eps))
         return x + y

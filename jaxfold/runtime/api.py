@@ -286,6 +286,7 @@ class EngineInfo:
     platform: str
     programs: int
     drafting: bool = False
+    tp: int = 1
 
 
 @dataclass(frozen=True, slots=True)

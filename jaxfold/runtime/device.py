@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -140,8 +141,10 @@ class Device:
         self.weights = weights
         self.pages = pages
         self.page_size = page_size
-        self._kv_dtype = kv_dtype
-        self._context = context
+        place, stored = programs.place, programs.place.sharing.stored(programs.cfg)
+        self._new_cache = place.maker(partial(new_cache, stored, pages, page_size, kv_dtype), place.cache_spec)
+        lanes = programs.table.lanes
+        self._new_state = place.maker(partial(new_state, lanes, stored.vocab_size, context), place.state_specs)
         self.cache: Cache
         self.state: DrawState
         self.rebuild()
@@ -157,8 +160,8 @@ class Device:
             del self.cache, self.state
             # The C library may have put them into another thread's heap, where the new ones would not find the room.
             return_freed_memory()
-        self.cache = new_cache(self.cfg, self.pages, self.page_size, self._kv_dtype)
-        self.state = new_state(self.programs.table.lanes, self.cfg.vocab_size, self._context)
+        self.cache = self._new_cache()
+        self.state = self._new_state()
 
     def begin(self, lane: Lane) -> None:
         """Clear the slot's lane state and set the request's logit bias."""

@@ -19,9 +19,7 @@ from jaxfold.checkpoints import CheckpointError
 from jaxfold.checkpoints import open_checkpoint
 from jaxfold.models.config import DecoderConfig
 from jaxfold.models.decoder import Weights
-from jaxfold.models.decoder import declare
 from jaxfold.models.decoder import new_cache
-from jaxfold.models.params import abstract
 from jaxfold.runtime import self_check
 from jaxfold.runtime.api import EngineInfo
 from jaxfold.runtime.core import Core
@@ -39,6 +37,8 @@ from jaxfold.runtime.memory import plan_cache
 from jaxfold.runtime.memory import return_freed_memory
 from jaxfold.runtime.options import EngineOptions
 from jaxfold.runtime.pages import PagePool
+from jaxfold.runtime.placement import Placement
+from jaxfold.runtime.placement import place
 from jaxfold.runtime.prefix_tree import GroupSpec
 from jaxfold.runtime.programs import CompileCounter
 from jaxfold.runtime.programs import Programs
@@ -97,13 +97,16 @@ def load_engine(
     if checkpoint.format != "orbax":
         check_shapes(checkpoint, cfg, family)
     accept(checkpoint, tokenizer)
-    shapes = abstract(declare(cfg), weight_dtype)
-    budget = int(free_bytes() * options.memory_fraction) - tree_bytes(shapes) - RESERVE_BYTES
-    plan = _plan(cfg, options, kv_dtype, budget)
+    spread = place(cfg, options.tp)
+    _tell(spread, cfg)
+    held = tree_bytes(spread.local_shapes(cfg, weight_dtype))
+    budget = int(free_bytes(options.tp) * options.memory_fraction) - held - RESERVE_BYTES
+    plan = _plan(spread.sharing.local(cfg), options, kv_dtype, budget)
+    shapes = spread.weight_shapes(cfg, weight_dtype)
     # Compiling takes memory that is given back: done before weights and cache are there, it adds nothing to the peak.
     programs = ready_programs(cfg, shapes, plan, kv_dtype, options, progress)
     progress(f"loading the weights ({weight_dtype.name})")
-    weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress)
+    weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress, spread)
     engine, verdict = start_engine(cfg, weights, plan, kv_dtype, options, checkpoint.fingerprint, progress, programs)
     return LoadedModel(
         engine=engine,
@@ -126,7 +129,7 @@ def start_engine(
     progress: Progress = lambda _: None,
     programs: Programs | None = None,
 ) -> tuple[LocalEngine, self_check.Verdict | None]:
-    """An engine over weights that are on the device and a cache of the given size; `options.model` is not read.
+    """An engine over weights that are on their devices and a cache of the given size; `options.model` is not read.
 
     `fingerprint` names the weights in the cached verdict of the self-check; `programs` are compiled here if not given.
     """
@@ -156,9 +159,11 @@ def ready_programs(
     """Every program compiled or loaded; of `weights` only shapes and dtypes are read."""
     drafts = options.draft_tokens if options.draft else 0
     table = make_table(options.parallel, _widths(plan, options.page_size), drafts)
-    programs = Programs(cfg, table, options.compile_cache_dir)
-    cache = jax.eval_shape(lambda: new_cache(cfg, plan.pages, options.page_size, kv_dtype))
-    state = jax.eval_shape(lambda: new_state(table.lanes, cfg.vocab_size, plan.context))
+    spread = place(cfg, options.tp)
+    stored = spread.sharing.stored(cfg)
+    programs = Programs(cfg, table, options.compile_cache_dir, spread)
+    cache = jax.eval_shape(lambda: new_cache(stored, plan.pages, options.page_size, kv_dtype))
+    state = jax.eval_shape(lambda: new_state(table.lanes, stored.vocab_size, plan.context))
     programs.warm_up(weights, cache, state, progress)
     return_freed_memory()
     return programs
@@ -246,7 +251,8 @@ def _kept(device: Device, fingerprint: str, what: str, method: str) -> Path | No
         return None
     digest = hashlib.sha256(Path(method).read_bytes()).hexdigest()
     dtypes = (device.weights.layers[0].qkv.dtype, device.cache.keys[0].dtype)
-    facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, fingerprint, digest))
+    sharing = device.programs.place.sharing
+    facts = repr((device.cfg, device.programs.table, device.page_size, dtypes, sharing, fingerprint, digest))
     return cache_dir / f"{program_key(what, facts)}.{what}.json"
 
 
@@ -280,10 +286,20 @@ def _info(
         compute_dtype=_SHORT[cfg.compute_dtype],
         kv_dtype=_SHORT[kv_dtype.name],
         weight_bytes=tree_bytes(weights),
-        cache_bytes=plan.cache_bytes,
+        cache_bytes=plan.cache_bytes * options.tp,
         platform=jax.devices()[0].platform,
         programs=programs,
+        tp=options.tp,
     )
+
+
+def _tell(spread: Placement, cfg: DecoderConfig) -> None:
+    """Say how a model is split over several devices, and what is not promised of that."""
+    if spread.mesh is None:
+        return
+    LOG.info("tensor parallel: %s", spread.sharing)
+    if cfg.compute_dtype == "float32":
+        LOG.warning("float32 products may have other bits on %d devices than on one", spread.sharing.count)
 
 
 def default_cache_dirs(root: Path) -> tuple[Path, Path]:

@@ -41,14 +41,15 @@ def return_freed_memory() -> None:
         trim(0)
 
 
-def free_bytes() -> int:
-    """Memory that may still be taken: the device's own, else the host's, a container's limit respected."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+def free_bytes(devices: int = 1) -> int:
+    """Memory that may still be taken on each of the first `devices` devices: the least of their own, or an equal part
+    of the host's, a container's limit respected."""
+    owned = [device.memory_stats() or {} for device in jax.devices()[:devices]]
+    if all("bytes_limit" in stats for stats in owned):
+        return min(int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0)) for stats in owned)
     free = int(psutil.virtual_memory().available)
     limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    return free if limit is None else min(free, limit - (used or 0))
+    return (free if limit is None else min(free, limit - (used or 0))) // devices
 
 
 def plan_cache(

@@ -39,6 +39,7 @@ class EngineOptions:
             what the memory holds if that is less. An explicit value that cannot fit is refused, never shortened.
         parallel: replies that run at the same time (lanes).
         weight_dtype, compute_dtype, kv_dtype: "auto" chooses by platform and model.
+        tp: devices that the model is split over (tensor parallelism).
         page_size: tokens of one cache page; it divides 256, because attention folds keys in blocks of 256.
         memory_fraction: part of the memory free at start that weights, cache and programs may take, in (0, 1].
         max_queue: requests that may wait; more are refused at once.
@@ -65,6 +66,7 @@ class EngineOptions:
     weight_dtype: WeightDtype = "auto"
     compute_dtype: ComputeDtype = "auto"
     kv_dtype: KvDtype = "auto"
+    tp: int = 1
     page_size: int = 64
     memory_fraction: float = 0.8
     max_queue: int = 256
@@ -81,7 +83,7 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         _at_least(1, context=self.context, parallel=self.parallel, max_queue=self.max_queue)
-        _at_least(1, max_queue_tokens=self.max_queue_tokens)
+        _at_least(1, max_queue_tokens=self.max_queue_tokens, tp=self.tp)
         _one_of(weight_dtype=(self.weight_dtype, get_args(WeightDtype)))
         _one_of(compute_dtype=(self.compute_dtype, get_args(ComputeDtype)), kv_dtype=(self.kv_dtype, get_args(KvDtype)))
         if self.parallel > MOST_LANES:

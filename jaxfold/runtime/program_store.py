@@ -18,13 +18,16 @@ from jax.experimental.compilation_cache import compilation_cache
 LOG = logging.getLogger(__name__)
 
 
-def obtain(path: Path | None, lower: Callable[[], Any]) -> tuple[Any, bool]:
-    """The executable kept at `path`, or the compiled result of `lower()`, then kept; and whether it was compiled."""
+def obtain(path: Path | None, lower: Callable[[], Any], devices: int = 1) -> tuple[Any, bool]:
+    """The executable kept at `path`, or the compiled result of `lower()`, then kept; and whether it was compiled.
+
+    It runs on the first `devices` devices.
+    """
     if path is not None and path.exists():
         try:
             payload, in_tree, out_tree = pickle.loads(_intact(path))
             program = serialize_executable.deserialize_and_load(
-                payload, in_tree, out_tree, execution_devices=jax.devices()[:1]
+                payload, in_tree, out_tree, execution_devices=jax.devices()[:devices]
             )
             return program, False
         except Exception as error:

@@ -30,8 +30,11 @@ from jaxfold.models.decoder import Cache
 from jaxfold.models.decoder import Weights
 from jaxfold.models.decoder import forward
 from jaxfold.models.decoder import logits
+from jaxfold.models.layers.shards import Shards
 from jaxfold.models.plan import Plan
 from jaxfold.models.plan import abstract_plan
+from jaxfold.runtime.placement import ONE_DEVICE
+from jaxfold.runtime.placement import Placement
 from jaxfold.runtime.program_store import obtain
 from jaxfold.runtime.program_store import own_dir
 from jaxfold.runtime.program_store import without_jax_cache
@@ -76,15 +79,25 @@ class CompileCounter:
 
 
 def _step(
-    weights: Weights, cache: Cache, plan: Plan, last: jax.Array, cfg: DecoderConfig, calls: tuple[int, ...]
+    weights: Weights,
+    cache: Cache,
+    plan: Plan,
+    last: jax.Array,
+    *,
+    cfg: DecoderConfig,
+    calls: tuple[int, ...],
+    shards: Shards,
 ) -> tuple[tuple[jax.Array, ...], Cache]:
     """Hidden rows float32[R, hidden_size] for each of the draws, whose rows are `calls`, and the cache."""
-    hidden, cache = forward(weights, cache, plan, cfg, last)
+    hidden, cache = forward(weights, cache, plan, cfg, last, shards)
     return tuple(jnp.split(hidden, list(accumulate(calls))[:-1])), cache
 
 
 class Draw(NamedTuple):
-    """One draw: `tokens` int32[R], what their log-probabilities are made of, `logits` float32[R, vocab]."""
+    """One draw: `tokens` int32[R], what their log-probabilities are made of, `logits` float32[R, vocab or more].
+
+    Over several devices the logits stay where they were computed, with columns of padding behind the vocabulary.
+    """
 
     tokens: jax.Array
     scored: Scored
@@ -92,20 +105,28 @@ class Draw(NamedTuple):
 
 
 def _draw(
-    weights: Weights, hidden: jax.Array, state: DrawState, rows: DrawRows, mask: jax.Array, cfg: DecoderConfig
+    weights: Weights,
+    hidden: jax.Array,
+    state: DrawState,
+    rows: DrawRows,
+    mask: jax.Array,
+    *,
+    cfg: DecoderConfig,
+    shards: Shards,
 ) -> tuple[Draw, DrawState]:
     """The draw and the new lane state."""
     scores = logits(weights, hidden, cfg)
-    drawn = draw(scores, state, rows, mask)
+    drawn = draw(scores, state, rows, mask, cfg.vocab_size, shards.axis)
     return Draw(drawn.tokens, drawn.scored, scores), drawn.state
 
 
 class Programs:
     """Every program of a table, compiled. Calls dispatch and return device arrays without waiting."""
 
-    def __init__(self, cfg: DecoderConfig, table: Table, cache_dir: Path | None) -> None:
+    def __init__(self, cfg: DecoderConfig, table: Table, cache_dir: Path | None, place: Placement = ONE_DEVICE) -> None:
         self.cfg = cfg
         self.table = table
+        self.place = place
         self.cache_dir = None if cache_dir is None else own_dir(cache_dir)
         self._steps: dict[StepShape, Callable[..., Any]] = {}
         self._draws: dict[int, Callable[..., Any]] = {}
@@ -116,10 +137,11 @@ class Programs:
         self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
     ) -> int:
         """Compile everything (or load it from the cache directory). Returns how many were compiled afresh."""
-        arrays = (self.cfg, _shapes(weights), _shapes(cache), _shapes(state.last))
+        spread = (self.place.sharing, self.cfg.vocab_size)
+        arrays = (self.cfg, _shapes(weights), _shapes(cache), _shapes(state.last), spread)
         # A draw depends on little of the model, so models that differ elsewhere share it.
         head = repr((_shapes(_head(weights)), _shapes(state)))
-        head += repr((self.cfg.compute_dtype, self.cfg.logit_soft_cap, self.cfg.norm_eps))
+        head += repr((self.cfg.compute_dtype, self.cfg.logit_soft_cap, self.cfg.norm_eps, spread))
         jobs = [
             (
                 str(shape),
@@ -129,7 +151,7 @@ class Programs:
             for shape in self.table.steps
         ]
         jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.draws]
-        jobs.append(("reset", repr(_shapes(state)), self._reset_job(state)))
+        jobs.append(("reset", repr((_shapes(state), self.place.sharing.count)), self._reset_job(state)))
         missing = sum(not self._is_cached(name, facts) for name, facts, _ in jobs)
         if progress is not None and not missing:
             progress(f"loading {len(jobs)} compiled programs")
@@ -181,8 +203,13 @@ class Programs:
         def lower() -> Any:
             calls = self.table.calls(shape)
             plan = abstract_plan(shape.parts, sum(calls), self.table.widths)
-            jitted = jax.jit(_step, static_argnames=("cfg", "calls"), donate_argnames="cache")
-            return jitted.lower(_shapes(weights), _shapes(cache), plan, _shapes(state.last), cfg=self.cfg, calls=calls)
+            step = functools.partial(
+                _step, cfg=self.place.sharing.local(self.cfg), calls=calls, shards=self.place.shards
+            )
+            same, pages = self.place.spec(), self.place.cache_spec
+            weight = self.place.weight_specs(self.cfg, weights.layers[0].qkv.dtype)
+            jitted = self.place.jit(step, takes=(weight, pages, same, same), gives=(same, pages), donate=1)
+            return jitted.lower(_shapes(weights), _shapes(cache), plan, _shapes(state.last))
 
         return lower
 
@@ -195,8 +222,15 @@ class Programs:
                     jax.ShapeDtypeStruct((rows, REALS), np.float64), jax.ShapeDtypeStruct((rows, WORDS), np.int64)
                 )
                 mask = jax.ShapeDtypeStruct((rows, self.mask_words), np.int32)
-                jitted = jax.jit(_draw, static_argnames="cfg", donate_argnames="state")
-                return jitted.lower(_head(weights), hidden, _shapes(state), columns, mask, cfg=self.cfg)
+                same, kept = self.place.spec(), self.place.state_specs
+                weight = _head(self.place.weight_specs(self.cfg, weights.layers[0].qkv.dtype))
+                jitted = self.place.jit(
+                    functools.partial(_draw, cfg=self.cfg, shards=self.place.shards),
+                    takes=(weight, same, kept, same, same),
+                    gives=(Draw(same, same, self.place.spec(None, "vocab")), kept),  # type: ignore[arg-type]
+                    donate=2,
+                )
+                return jitted.lower(_shapes(_head(weights)), hidden, _shapes(state), columns, mask)
 
         return lower
 
@@ -205,7 +239,9 @@ class Programs:
             scalar = jax.ShapeDtypeStruct((), jnp.int32)
             ids = jax.ShapeDtypeStruct((BIAS_LIMIT,), jnp.int32)
             values = jax.ShapeDtypeStruct((BIAS_LIMIT,), jnp.float32)
-            jitted = jax.jit(reset_slot, donate_argnames="state")
+            same, kept = self.place.spec(), self.place.state_specs
+            reset = functools.partial(reset_slot, axis=self.place.shards.axis)
+            jitted = self.place.jit(reset, takes=(kept, same, same, same, same), gives=kept, donate=0)
             return jitted.lower(_shapes(state), scalar, scalar, ids, values)
 
         return lower
@@ -215,7 +251,7 @@ class Programs:
             self._reset = program
         elif name.startswith("draw "):
             rows = int(name.removeprefix("draw "))
-            self._free[rows] = jax.device_put(np.zeros((rows, self.mask_words), np.int32))
+            self._free[rows] = self.place.replicated(np.zeros((rows, self.mask_words), np.int32))
 
             def call(weights: Weights, *args: Any) -> Any:
                 with jax.enable_x64(True):
@@ -234,7 +270,7 @@ class Programs:
 
     def _obtain(self, name: str, facts: str, lower: Callable[[], Any]) -> tuple[Any, bool]:
         """The executable, from the cache directory or compiled; and whether it was compiled."""
-        return obtain(self._file(name, facts), lower)
+        return obtain(self._file(name, facts), lower, self.place.sharing.count)
 
 
 def program_key(name: str, facts: str) -> str:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 import jaxfold.models.assemble as assemble_module
 from jaxfold.checkpoints import Checkpoint
@@ -36,6 +37,8 @@ from jaxfold.models.params import map_params
 from jaxfold.models.params import param_dtype
 from jaxfold.models.registry import Family
 from jaxfold.models.registry import family_of
+from jaxfold.runtime.placement import ONE_DEVICE
+from jaxfold.runtime.placement import Placement
 from pallas_kernels.quantised_matmul import quantise_weight
 from pallas_kernels.quantised_matmul import reference
 
@@ -77,14 +80,15 @@ def load_weights(
     weight_dtype: jnp.dtype,
     cache_dir: Path | None,
     progress: Callable[[str], None] | None = None,
+    place: Placement = ONE_DEVICE,
 ) -> Weights:
-    """The weight tree on the default device.
+    """The weight tree on the device, or split over several.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape than the settings say, or cannot be read.
     """
     if checkpoint.format == "orbax":
-        return _restore(checkpoint, cfg, weight_dtype)
+        return _restore(checkpoint, cfg, weight_dtype, place)
     check_shapes(checkpoint, cfg, family)
     key = _cache_key(checkpoint, cfg, weight_dtype)
     if cache_dir is not None:
@@ -92,11 +96,11 @@ def load_weights(
         if stored is not None:
             if progress is not None:
                 progress("weights from the cache of an earlier start")
-            return _on_device(cfg, weight_dtype, dict(stored))
+            return _on_device(cfg, weight_dtype, dict(stored), place)
     arrays = build_arrays(checkpoint, cfg, family, weight_dtype)
     if cache_dir is not None:
         weight_cache.store(cache_dir, key, arrays, CACHE_BYTES)
-    return _on_device(cfg, weight_dtype, arrays)
+    return _on_device(cfg, weight_dtype, arrays, place)
 
 
 def build_arrays(
@@ -164,21 +168,36 @@ def _stored_dtype(checkpoint: Checkpoint) -> jnp.dtype:
     return jnp.dtype(jnp.float32 if embed is not None and embed.stored == "float32" else jnp.bfloat16)
 
 
-def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype) -> Weights:
+def _restore(checkpoint: Checkpoint, cfg: DecoderConfig, weight_dtype: jnp.dtype, place: Placement) -> Weights:
     """The weights of a converted directory, cast where they are stored in another dtype than the one asked for."""
-    stored = _stored_dtype(checkpoint)
-    weights: Weights = restore_weights(checkpoint.path, abstract(declare(cfg), stored))
-    if stored == weight_dtype:
+    kept = _stored_dtype(checkpoint)
+    shapes = abstract(declare(cfg), kept)
+    if place.mesh is not None:
+        # Through the host: one device need not hold the whole model.
+        host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=host), shapes)
+    weights: Weights = restore_weights(checkpoint.path, shapes)
+    if kept == weight_dtype and place.mesh is None:
         return weights
-    if stored.itemsize < weight_dtype.itemsize:
-        LOG.warning("%s holds %s values: kept as %s they stay rounded", checkpoint.path, stored.name, weight_dtype.name)
+    if kept.itemsize < weight_dtype.itemsize:
+        LOG.warning("%s holds %s values: kept as %s they stay rounded", checkpoint.path, kept.name, weight_dtype.name)
     # On the host, where the source's own values would have been rounded.
     arrays: dict[str, np.ndarray] = {}
-    for place, param in _params(cfg).items():
-        field, layer = place
+    for spot, param in _params(cfg).items():
+        field, layer = spot
         leaf = getattr(weights if layer is None else weights.layers[layer], field)
-        arrays.update(stored_arrays(_name(place), _whole(leaf), param_dtype(param, weight_dtype)))
-    return _on_device(cfg, weight_dtype, arrays)
+        if kept == weight_dtype:
+            arrays.update(_as_stored(_name(spot), leaf))
+        else:
+            arrays.update(stored_arrays(_name(spot), _whole(leaf), param_dtype(param, weight_dtype)))
+    return _on_device(cfg, weight_dtype, arrays, place)
+
+
+def _as_stored(name: str, leaf: Matrix) -> list[tuple[str, np.ndarray]]:
+    """The named arrays of a leaf on the host, as they are."""
+    if isinstance(leaf, Int8Matrix):
+        return [(name, np.asarray(leaf.values)), (name + _SCALES, np.asarray(leaf.scales))]
+    return [(name, np.asarray(leaf))]
 
 
 def _whole(leaf: Matrix) -> np.ndarray:
@@ -189,15 +208,15 @@ def _whole(leaf: Matrix) -> np.ndarray:
     return np.asarray(leaf)
 
 
-def _on_device(cfg: DecoderConfig, weight_dtype: jnp.dtype, arrays: dict[str, np.ndarray]) -> Weights:
+def _on_device(cfg: DecoderConfig, weight_dtype: jnp.dtype, arrays: dict[str, np.ndarray], place: Placement) -> Weights:
     """The weight tree over named host arrays, each of which is dropped as soon as it is on the device."""
 
-    def fill(place: Place, param: Param) -> Matrix:
-        name = _name(place)
-        values = jnp.asarray(arrays.pop(name))
+    def fill(spot: Place, param: Param) -> Matrix:
+        name = _name(spot)
+        values = place.put(param, arrays.pop(name))
         if param_dtype(param, weight_dtype) != jnp.int8:
             return values
-        return Int8Matrix(values, jnp.asarray(arrays.pop(name + _SCALES)))
+        return Int8Matrix(values, place.put(param, arrays.pop(name + _SCALES)))
 
     return _place(cfg, fill)
 

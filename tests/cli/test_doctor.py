@@ -54,6 +54,11 @@ def test_a_skipped_self_check_is_said(run: Run, loader: Loader, model_file: Path
     assert loader.options[0].self_check is False
 
 
+def test_the_number_of_devices_is_told(info: EngineInfo) -> None:
+    assert dict(doctor.model_facts(info))["devices"] == "1"
+    assert dict(doctor.model_facts(dataclasses.replace(info, tp=2)))["devices"] == "2, the model split between them"
+
+
 def test_what_fits_shares_the_pages_out(info: EngineInfo) -> None:
     small = dataclasses.replace(info, context_length=4096, lanes=4, page_size=64, total_pages=100)
     # 6400 tokens: one lane is held by the window, the others by whole pages.

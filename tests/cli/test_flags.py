@@ -36,7 +36,7 @@ def test_every_engine_flag_arrives(tmp_path: Path) -> None:
     text = (
         "--context 4096 --parallel 3 --weight-dtype f32 --compute-dtype bf16 --kv-dtype f32 --page-size 128 "
         "--memory-fraction 0.5 --max-queue 7 --max-queue-tokens 1000 --decode-share 0 --no-overlap --no-prefix-cache "
-        "--seed-salt -5 --no-self-check --no-draft --draft-tokens 3"
+        "--seed-salt -5 --no-self-check --no-draft --draft-tokens 3 --tp 2"
     )
     arguments = shlex.split(text)
     options = engine_options(MODEL, flags(*arguments, "--cache-dir", str(tmp_path)))
@@ -56,6 +56,7 @@ def test_every_engine_flag_arrives(tmp_path: Path) -> None:
         prefix_cache=False,
         draft=False,
         draft_tokens=3,
+        tp=2,
         compile_cache_dir=tmp_path / "programs",
         weight_cache_dir=tmp_path / "weights",
         seed_salt=-5,
@@ -83,6 +84,7 @@ def test_no_home_folder_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("draft_tokens", 0),
         ("draft_tokens", 32),
+        ("tp", 0),
         ("context", 0),
         ("parallel", 0),
         ("page_size", 8),

@@ -18,7 +18,7 @@ MUTATING_METHODS = re.compile(
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 # Where programs are compiled ahead of time, and what researchers call by hand. Nothing here runs for a request.
 JIT_HOMES = re.compile(
-    r"jaxfold/runtime/((encoders/)?programs[^/]*(\.py|/.+)|self_check\.py)|jaxfold/models/.+|pallas_kernels/.+|jaxfold/research\.py"
+    r"jaxfold/runtime/((encoders/)?programs[^/]*(\.py|/.+)|self_check\.py|placement\.py)|jaxfold/models/.+|pallas_kernels/.+|jaxfold/research\.py"
 )
 
 

@@ -1,5 +1,6 @@
 """From options to an engine: dtypes, names, memory, and refusals before anything is compiled."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_nothing_is_compiled_after_a_mixed_load(loaded: LoadedModel) -> None:
 def start_with(options: EngineOptions, free: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
     """The refusal and the loader's steps before it, on a machine with `free` bytes."""
     steps: list[str] = []
-    monkeypatch.setattr(loader, "free_bytes", lambda: free)
+    monkeypatch.setattr(loader, "free_bytes", lambda _: free)
     with pytest.raises(CapacityError) as caught:
         load_engine(options, steps.append)
     return str(caught.value), steps
@@ -148,3 +149,20 @@ def test_settings_are_refused_before_weights_are_read(options: EngineOptions, tm
 
 def test_the_two_cache_folders_are_apart(tmp_path: Path) -> None:
     assert loader.default_cache_dirs(tmp_path) == (tmp_path / "programs", tmp_path / "weights")
+
+
+def test_a_model_over_several_devices_says_so(options: EngineOptions, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        model = load_engine(replace(options, tp=4))
+    try:
+        info = model.engine.info
+        assert info.tp == 4 and info.exactness == "A"
+        # Each of the 4 devices has one of the 3 heads, or padding.
+        cfg = model.engine.core.device.cfg
+        each = sum(cfg.kv_bytes_per_token(2).values()) // cfg.num_kv_heads * PAGE * (info.total_pages + 1)
+        assert info.cache_bytes == 4 * each
+        wanted = "tensor parallel: 3 key-value heads over 4 devices: padded to 4"
+        assert [record.getMessage() for record in caplog.records if "tensor" in record.getMessage()] == [wanted]
+        assert len(Client(model.engine).run(Ask((5, 6, 7), 4)).ids) == 4
+    finally:
+        model.engine.close()

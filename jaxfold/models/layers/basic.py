@@ -18,6 +18,12 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return x * scale * weight
 
 
+def apart(x: jax.Array) -> jax.Array:
+    """`x`, computed on its own: a product that is fused with the addition after it may be rounded once, not twice."""
+    alone: jax.Array = lax.optimization_barrier(x)
+    return alone
+
+
 def gated(gate_up: jax.Array, activation: str) -> jax.Array:
     """Gated activation of `gate_up` float32[rows, 2 * n], gate first: float32[rows, n]."""
     half = gate_up.shape[-1] // 2

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 
+from jaxfold.models.layers.shards import ALONE
+from jaxfold.models.layers.shards import Shards
 from pallas_kernels.quantised_matmul import int8_matmul
 
 
@@ -29,12 +31,16 @@ class Int8Matrix:
 Matrix = jax.Array | Int8Matrix
 
 
-def take_rows(matrix: Matrix, rows: jax.Array) -> jax.Array:
-    """Rows of a table: `rows` int32[r] -> float32[r, k]. Every index is in range."""
-    if isinstance(matrix, Int8Matrix):
-        values = matrix.values.at[rows].get(mode="promise_in_bounds").astype(jnp.float32)
-        return values * matrix.scales.at[rows].get(mode="promise_in_bounds")[:, None]
-    return matrix.at[rows].get(mode="promise_in_bounds").astype(jnp.float32)
+def take_rows(matrix: Matrix, rows: jax.Array, shards: Shards = ALONE) -> jax.Array:
+    """Rows of a table: `rows` int32[r] -> float32[r, k]. Every index is in range; `matrix` is this device's part."""
+
+    def take(place: jax.Array) -> jax.Array:
+        if isinstance(matrix, Int8Matrix):
+            values = matrix.values.at[place].get(mode="promise_in_bounds").astype(jnp.float32)
+            return values * matrix.scales.at[place].get(mode="promise_in_bounds")[:, None]
+        return matrix.at[place].get(mode="promise_in_bounds").astype(jnp.float32)
+
+    return shards.looked_up(take, rows, matrix.shape[0])
 
 
 def linear(x: jax.Array, matrix: Matrix, compute: str) -> jax.Array:

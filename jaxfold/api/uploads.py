@@ -123,7 +123,8 @@ def _routes(state: ServerState, uploads: Uploads | None) -> Blueprint:
 
 async def _contents(path: Path, size: int) -> AsyncIterator[bytes]:
     """The first `size` bytes of a file, opened when the first is asked for: HEAD asks for none."""
-    with await asyncio.to_thread(path.open, "rb") as file:
+    # Opened here and not in a thread: a cancelled wait for the thread would lose the open file.
+    with path.open("rb") as file:
         while size > 0 and (data := await asyncio.to_thread(file.read, min(size, PIECE))):
             size -= len(data)
             yield data

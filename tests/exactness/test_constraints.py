@@ -149,7 +149,7 @@ def test_a_preempted_reply_follows_its_grammar_again(guides: list[Guide], client
 
 
 def test_reasoning_comes_before_the_grammar(guides: list[Guide], client: Client, fresh: Client) -> None:
-    forced = SamplingParams(temperature=1.0, logit_bias=((CLOSE, 4.0), (END, 100.0)), seed=5)
+    forced = SamplingParams(temperature=1.0, logit_bias=((CLOSE, 6.0), (END, 100.0)), seed=5)
     thinking = Thinking(opened=True, start=OPEN, end=(CLOSE,))
     asks = [
         Ask(prompt(980 + i, 30), 80, replace(forced, seed=i), guide=replace(guide, thinking=thinking), stop_ids=ENDS)

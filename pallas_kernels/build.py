@@ -39,14 +39,28 @@ def library_path() -> Path:
     return ROOT / "libraries" / f"cpu-{digest.hexdigest()[:16]}.so"
 
 
+def intact(path: Path) -> bool:
+    """Whether the library is the whole file that was built: loading a cut one would end the process with SIGBUS."""
+    try:
+        noted = _note(path).read_text()
+        return hashlib.sha256(path.read_bytes()).hexdigest() == noted
+    except (OSError, ValueError):
+        return False
+
+
+def _note(path: Path) -> Path:
+    """The file beside a library that holds its SHA-256."""
+    return path.with_suffix(".sha256")
+
+
 def build() -> Path:
-    """Compile the library unless it is there; its path.
+    """Compile the library unless it is there, whole; its path.
 
     Raises:
         BuildError: not an x86-64 machine, no compiler, or the compiler fails.
     """
     target = library_path()
-    if target.is_file():
+    if intact(target):
         return target
     if platform.machine() not in ("x86_64", "AMD64"):
         raise BuildError(f"there are no CPU kernels for {platform.machine()}")
@@ -78,9 +92,12 @@ def build() -> Path:
             objects.append(str(out))
         library = Path(folder) / target.name
         _run([compiler, "-shared", *objects, "-o", str(library), "-lpthread"])
+        note = Path(folder) / "note"
+        note.write_text(hashlib.sha256(library.read_bytes()).hexdigest())
         library.replace(target)
-    for old in target.parent.glob("cpu-*.so"):
-        if old != target:
+        note.replace(_note(target))
+    for old in target.parent.glob("cpu-*"):
+        if old not in (target, _note(target)):
             old.unlink(missing_ok=True)
     return target
 

@@ -6,6 +6,7 @@ import logging
 
 import jax
 
+from pallas_kernels.build import intact
 from pallas_kernels.build import library_path
 
 LOG = logging.getLogger(__name__)
@@ -16,6 +17,9 @@ def library() -> ctypes.CDLL | None:
     """The library of these sources, or None where it was not built or cannot be loaded."""
     path = library_path()
     if not path.is_file():
+        return None
+    if not intact(path):
+        LOG.warning("the compiled kernels are damaged (python -m pallas_kernels.build makes them anew); plain XLA runs")
         return None
     try:
         return ctypes.CDLL(str(path))

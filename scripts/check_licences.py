@@ -37,7 +37,7 @@ MAY_BE_FILE_LEVEL = {
 
 # Licences told in prose, read by hand: package -> what it says.
 READ_BY_HAND = {
-    # PDFium is BSD-3-Clause and Apache-2.0; what it is built with (FreeType, libjpeg-turbo, OpenJPEG, ...) is permissive.
+    # PDFium is BSD-3-Clause and Apache-2.0; what it is built with (FreeType, libjpeg-turbo, OpenJPEG, ...) is free.
     "pypdfium2": "BSD-3-Clause, Apache-2.0, dependency licenses",
 }
 

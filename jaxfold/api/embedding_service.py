@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxfold.api.connection import Cancellable
-from jaxfold.api.errors import unavailable
+from jaxfold.api.exchange.connection import Cancellable
+from jaxfold.api.http.errors import unavailable
 from jaxfold.chat.types import GenerationError
 from jaxfold.chat.types import RequestError
 from jaxfold.runtime.encoders.api import Embedded

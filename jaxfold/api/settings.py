@@ -6,10 +6,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.origins import BrowserRules
-from jaxfold.api.response_store import StoreSettings
-from jaxfold.api.uploads_store import UploadSettings
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.origins import BrowserRules
+from jaxfold.api.responses.store import StoreSettings
+from jaxfold.api.uploads.store import UploadSettings
 from jaxfold.chat.types import Overflow
 from jaxfold.runtime.api import SamplingParams
 

@@ -5,9 +5,9 @@ import time
 from typing import TYPE_CHECKING
 from typing import Protocol
 
-from jaxfold.api.errors import ApiError
-from jaxfold.api.errors import unavailable
-from jaxfold.api.metrics import Metrics
+from jaxfold.api.http.errors import ApiError
+from jaxfold.api.http.errors import unavailable
+from jaxfold.api.operations.metrics import Metrics
 from jaxfold.api.settings import ApiSettings
 from jaxfold.chat.service import ChatService
 from jaxfold.runtime.api import Engine

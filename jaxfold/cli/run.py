@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from jaxfold.api.sampling import SEED_HIGH
-from jaxfold.api.sampling import SEED_LOW
+from jaxfold.api.openai.sampling import SEED_HIGH
+from jaxfold.api.openai.sampling import SEED_LOW
 from jaxfold.chat.types import ChatRequest
 from jaxfold.chat.types import CompletionRequest
 from jaxfold.chat.types import Finish

@@ -45,8 +45,8 @@ from jaxfold.cli.webui_flags import upload_settings
 from jaxfold.cli.webui_flags import webui_flags
 
 if TYPE_CHECKING:
-    from jaxfold.api.keys import KeyRing
-    from jaxfold.api.origins import BrowserRules
+    from jaxfold.api.access.keys import KeyRing
+    from jaxfold.api.access.origins import BrowserRules
     from jaxfold.api.settings import ModelFile
     from jaxfold.api.state import ServerState
 
@@ -85,7 +85,7 @@ def serve(model: str | None, host: str, port: int, log_level: str, **flags: Any)
 
     The port is taken before the model is loaded; /health tells when it is ready. Ctrl-C or SIGTERM ends it.
     """
-    from jaxfold.api.origins import is_loopback
+    from jaxfold.api.access.origins import is_loopback
 
     configure_logging(log_level)
     keys = key_ring(click.get_current_context(), flags)

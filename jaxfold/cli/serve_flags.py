@@ -20,9 +20,9 @@ from jaxfold.cli.parameters import option
 from jaxfold.cli.parameters import options
 
 if TYPE_CHECKING:
-    from jaxfold.api.keys import KeyRing
-    from jaxfold.api.origins import BrowserRules
-    from jaxfold.api.response_store import StoreSettings
+    from jaxfold.api.access.keys import KeyRing
+    from jaxfold.api.access.origins import BrowserRules
+    from jaxfold.api.responses.store import StoreSettings
 
 ADDRESS: Final = "Address"
 ACCESS: Final = "Access"
@@ -106,10 +106,10 @@ def key_ring(ctx: click.Context, flags: Mapping[str, Any]) -> "KeyRing":
     Raises:
         CliError: one of them cannot be used; the sentence holds no key.
     """
-    from jaxfold.api.keys import Key as ApiKey
-    from jaxfold.api.keys import KeyRing
-    from jaxfold.api.keys import KeySourceError
-    from jaxfold.api.keys import keys_of
+    from jaxfold.api.access.keys import Key as ApiKey
+    from jaxfold.api.access.keys import KeyRing
+    from jaxfold.api.access.keys import KeySourceError
+    from jaxfold.api.access.keys import keys_of
 
     variable = variable_of("api_key")
     # click reads the variable only where there is no flag, but the sources add up.
@@ -142,11 +142,11 @@ def browser_rules(host: str, flags: Mapping[str, Any]) -> "BrowserRules":
     Raises:
         CliError: an entry is no origin or no host name.
     """
-    from jaxfold.api.origins import BrowserRules
-    from jaxfold.api.origins import host_name
-    from jaxfold.api.origins import is_loopback
-    from jaxfold.api.origins import is_origin
-    from jaxfold.api.origins import normal_origin
+    from jaxfold.api.access.origins import BrowserRules
+    from jaxfold.api.access.origins import host_name
+    from jaxfold.api.access.origins import is_loopback
+    from jaxfold.api.access.origins import is_origin
+    from jaxfold.api.access.origins import normal_origin
 
     for origin in flags["allowed_origins"]:
         if not is_origin(origin):
@@ -265,8 +265,8 @@ def store_settings(flags: Mapping[str, Any]) -> "StoreSettings":
     Raises:
         CliError: the Redis server cannot be used; the sentence holds no address, since that may hold a password.
     """
-    from jaxfold.api.response_store import StoreError
-    from jaxfold.api.response_store import StoreSettings
+    from jaxfold.api.responses.store import StoreError
+    from jaxfold.api.responses.store import StoreSettings
 
     settings = StoreSettings(
         max_entries=flags["responses_max"],
@@ -275,7 +275,7 @@ def store_settings(flags: Mapping[str, Any]) -> "StoreSettings":
         redis_url=flags["redis_url"],
     )
     if settings.redis_url is not None:
-        from jaxfold.api.response_store_redis import check_redis
+        from jaxfold.api.responses.store_redis import check_redis
 
         try:
             check_redis(settings.redis_url)

@@ -15,7 +15,7 @@ from jaxfold.cli.parameters import option
 from jaxfold.cli.parameters import options
 
 if TYPE_CHECKING:
-    from jaxfold.api.uploads_store import UploadSettings
+    from jaxfold.api.uploads.store import UploadSettings
 
 PAGE: Final = "Page and files"
 HOUR_S: Final = 3600.0
@@ -61,8 +61,8 @@ webui_flags: Final[Decorator] = options(
 
 def upload_settings(flags: Mapping[str, Any]) -> "UploadSettings | None":
     """What the options say about uploads; None where there are none."""
-    from jaxfold.api.uploads_store import MEGABYTE
-    from jaxfold.api.uploads_store import UploadSettings
+    from jaxfold.api.uploads.store import MEGABYTE
+    from jaxfold.api.uploads.store import UploadSettings
     from jaxfold.checkpoints.catalogue import default_models_dir
 
     if not flags["uploads"]:

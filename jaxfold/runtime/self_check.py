@@ -34,7 +34,8 @@ Decides = Literal["A", "B", "draft"]
 
 PREFIX = 252
 """Tokens before the compared rows: those cross the boundary of a key block and of a page."""
-ROWS = 8
+ROWS = 64
+"""Rows compared by most lines of the table."""
 SHARED_ROWS = 3
 """Rows compared beside a prefill chunk, where each costs a whole chunk."""
 
@@ -79,17 +80,18 @@ class SelfCheck:
         self._table = device.programs.table
         room = min(min(self._table.widths[g], count - 1) for g, count in device.pages.items()) * device.page_size
         # A small window holds a shorter text; positions beyond it have no page.
-        self._prefix = min(PREFIX, room - ROWS)
+        self._rows = min(ROWS, max(1, room // 2))
+        self._prefix = min(PREFIX, room - self._rows)
         random = np.random.default_rng(0)
-        self._tokens = random.integers(0, device.cfg.vocab_size, self._prefix + ROWS).astype(np.int32)
+        self._tokens = random.integers(0, device.cfg.vocab_size, self._prefix + self._rows).astype(np.int32)
         self._company = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
         self._read = jax.jit(_tokens_of, static_argnames="groups")
 
     def run(self) -> Verdict:
         """Every comparison that the table of programs allows."""
-        last = range(self._prefix, self._prefix + ROWS)
+        last = range(self._prefix, self._prefix + self._rows)
         widest = self._table.chunks[-1]
-        large = self._prefill(self._prefix + ROWS, widest)
+        large = self._prefill(self._prefix + self._rows, widest)
         found = [
             _compare(f"prefill by {chunk}", f"prefill by {widest}", self._prefill(len(self._tokens), chunk), large, "B")
             for chunk in self._table.chunks[:-1]
@@ -99,17 +101,17 @@ class SelfCheck:
             crowd = [self._decode(n, width, width - 1) for n in last]
             found.append(_compare(f"decode among {width}", "decode alone", crowd, alone, "B"))
         for shape in self._table.windows:
-            starts = range(self._prefix, self._prefix + ROWS, shape.columns)
+            starts = range(self._prefix, self._prefix + self._rows, shape.columns)
             verified = [row for start in starts for row in self._verify(shape, start)]
             found.append(_compare(str(shape), "decode alone", verified, alone, "draft"))
         for chunk in self._table.shared_chunks:
             beside = [self._decode(n, self._table.lanes, 1, chunk) for n in last[:SHARED_ROWS]]
             found.append(_compare(f"decode beside a chunk of {chunk}", "decode alone", beside, alone, "B"))
-            whole = large[-self._prefix - ROWS - 1 : -1]
+            whole = large[-self._prefix - self._rows - 1 : -1]
             found.append(
                 _compare(f"prefill by {chunk} beside decode", f"prefill by {widest}", self._beside(chunk), whole, "B")
             )
-        found.append(_compare("decode", "prefill", [row[:-1] for row in alone], large[-ROWS - 1 : -1], "A"))
+        found.append(_compare("decode", "prefill", [row[:-1] for row in alone], large[-self._rows - 1 : -1], "A"))
         found.append(_compare("decode's logits", "prefill's logits", [alone[-1][-1:]], large[-1:], "A"))
         return Verdict(tuple(found))
 
@@ -138,7 +140,7 @@ class SelfCheck:
 
     def _verify(self, shape: StepShape, start: int) -> list[Row]:
         """Keys, values and logits of the tokens from `start` on as one verify window, beside windows of other lanes."""
-        count = min(shape.columns, self._prefix + ROWS - start)
+        count = min(shape.columns, self._prefix + self._rows - start)
         starts = [start] + [(start * (i + 1)) % 40 for i in range(1, shape.decode)]
         tokens = [self._tokens[start : start + count]]
         tokens += [self._company[s : s + shape.columns] for s in starts[1:]]
@@ -179,7 +181,7 @@ class SelfCheck:
     def _lane_table(self, group: str, lane: int, width: int) -> np.ndarray:
         """Pages of a pretended lane: lane 0 has enough for the whole text, the others a few, as far as there are."""
         size = self._device.page_size
-        own, few = -(-(self._prefix + ROWS) // size), -(-64 // size)
+        own, few = -(-(self._prefix + self._rows) // size), -(-64 // size)
         first, count = (1, own) if lane == 0 else (1 + own + (lane - 1) * few, few)
         table = np.zeros(width, np.int32)
         usable = max(0, min(count, width, self._device.pages[group] - first))

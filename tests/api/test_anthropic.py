@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api import single
-from jaxfold.api.anthropic_fields import KEEP_THINKING
+from jaxfold.api.anthropic.fields import KEEP_THINKING
+from jaxfold.api.exchange import single
 from jaxfold.chat.service import ChatSettings
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.anthropic_events import MessageWriter
-from jaxfold.api.blocks import Blocks
-from jaxfold.api.single import Ending
+from jaxfold.api.anthropic.events import MessageWriter
+from jaxfold.api.exchange.blocks import Blocks
+from jaxfold.api.exchange.single import Ending
 from jaxfold.chat.types import Finish
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta

@@ -2,13 +2,13 @@
 
 import pytest
 
-from jaxfold.api.anthropic_fields import FIELDS as ANTHROPIC_FIELDS
-from jaxfold.api.as_chat import FieldTable
-from jaxfold.api.as_chat import Translated
-from jaxfold.api.as_chat import is_title
-from jaxfold.api.known_fields import INERT
-from jaxfold.api.known_fields import SUPPORTED
-from jaxfold.api.responses_fields import FIELDS as RESPONSES_FIELDS
+from jaxfold.api.anthropic.fields import FIELDS as ANTHROPIC_FIELDS
+from jaxfold.api.http.known_fields import INERT
+from jaxfold.api.http.known_fields import SUPPORTED
+from jaxfold.api.openai.as_chat import FieldTable
+from jaxfold.api.openai.as_chat import Translated
+from jaxfold.api.openai.as_chat import is_title
+from jaxfold.api.responses.fields import FIELDS as RESPONSES_FIELDS
 from jaxfold.chat.types import ContextLengthError
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.known_fields import SUPPORTED
+from jaxfold.api.http.known_fields import SUPPORTED
 from tests.api.harness import CHAT
 from tests.api.harness import COMPLETIONS
 from tests.api.harness import Server

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfold.api.blocks import Blocks
-from jaxfold.api.blocks import Closed
-from jaxfold.api.blocks import Grown
-from jaxfold.api.blocks import Opened
-from jaxfold.api.blocks import Step
+from jaxfold.api.exchange.blocks import Blocks
+from jaxfold.api.exchange.blocks import Closed
+from jaxfold.api.exchange.blocks import Grown
+from jaxfold.api.exchange.blocks import Opened
+from jaxfold.api.exchange.blocks import Step
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import TextDelta

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.completions import MAX_PROMPTS
+from jaxfold.api.openai.completions import MAX_PROMPTS
 from jaxfold.runtime.api import EngineRequest
 from tests.api.conftest import REPLY
 from tests.api.harness import COMPLETIONS

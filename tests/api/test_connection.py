@@ -116,6 +116,16 @@ def test_expect_continue(server: Server) -> None:
         assert b"HTTP/1.1 200" in raw.read_all()
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/api/chat", "/nowhere"])
+def test_a_body_with_two_lengths_ends_the_connection(server: Server, path: str) -> None:
+    with Raw(server) as raw:
+        body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+        raw.send(head(path, "Transfer-Encoding: chunked", f"Content-Length: {len(body)}") + body)
+        answer = raw.read_all()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"not both" in answer
+    assert server.get("/health/live").status == 200
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [

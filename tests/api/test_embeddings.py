@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxfold.api.embedding_service import MAX_INPUTS
-from jaxfold.api.embeddings import MAX_BODY_BYTES
+from jaxfold.api.openai.embeddings import MAX_BODY_BYTES
 from jaxfold.api.state import ENCODER_ONLY
 from jaxfold.runtime.encoders.loader import LoadedEncoder
 from tests.api.encoders import CONTEXT

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.keys import keys_of
 from jaxfold.api.app import create_app
-from jaxfold.api.errors import ApiError
-from jaxfold.api.formats import ANTHROPIC
-from jaxfold.api.formats import OLLAMA
-from jaxfold.api.formats import OPENAI
-from jaxfold.api.formats import ErrorFormat
-from jaxfold.api.formats import format_of
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.keys import keys_of
+from jaxfold.api.http.errors import ApiError
+from jaxfold.api.http.formats import ANTHROPIC
+from jaxfold.api.http.formats import OLLAMA
+from jaxfold.api.http.formats import OPENAI
+from jaxfold.api.http.formats import ErrorFormat
+from jaxfold.api.http.formats import format_of
 from jaxfold.api.settings import ApiSettings
 from jaxfold.chat.types import ContextLengthError
 from jaxfold.runtime.api import NotReadyError

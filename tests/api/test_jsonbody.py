@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from jaxfold.api.jsonbody import MAX_DEPTH
-from jaxfold.api.jsonbody import parse_json
-from jaxfold.api.jsonbody import parse_object
+from jaxfold.api.http.jsonbody import MAX_DEPTH
+from jaxfold.api.http.jsonbody import parse_json
+from jaxfold.api.http.jsonbody import parse_object
 from jaxfold.chat.types import RequestError
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)

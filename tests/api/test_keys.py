@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jaxfold.api.keys
-from jaxfold.api.keys import MAX_KEYS
-from jaxfold.api.keys import Key
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.keys import KeySourceError
-from jaxfold.api.keys import keys_of
-from jaxfold.api.keys import parse_keys
-from jaxfold.api.keys import presented
+import jaxfold.api.access.keys
+from jaxfold.api.access.keys import MAX_KEYS
+from jaxfold.api.access.keys import Key
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.keys import KeySourceError
+from jaxfold.api.access.keys import keys_of
+from jaxfold.api.access.keys import parse_keys
+from jaxfold.api.access.keys import presented
 from tests.api.harness import CHAT
 from tests.api.harness import TIMEOUT_S
 from tests.api.harness import Server
@@ -215,7 +215,7 @@ def test_every_digest_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPat
         compared.append(left)
         return real(left, right)
 
-    monkeypatch.setattr(jaxfold.api.keys.hmac, "compare_digest", spy)
+    monkeypatch.setattr(jaxfold.api.access.keys.hmac, "compare_digest", spy)
     ring = KeyRing(keys_of(["one", "two", "three"], "env"))
     for key, label in (("one", "env-1"), ("three", "env-3"), ("four", None)):
         compared.clear()

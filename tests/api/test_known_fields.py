@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.known_fields import INERT
-from jaxfold.api.known_fields import REFUSED
-from jaxfold.api.known_fields import SUPPORTED
-from jaxfold.api.known_fields import Route
-from jaxfold.api.known_fields import check_known_fields
+from jaxfold.api.http.known_fields import INERT
+from jaxfold.api.http.known_fields import REFUSED
+from jaxfold.api.http.known_fields import SUPPORTED
+from jaxfold.api.http.known_fields import Route
+from jaxfold.api.http.known_fields import check_known_fields
 from jaxfold.chat.types import RequestError
 
 ROUTES: tuple[Route, ...] = ("chat", "completions")

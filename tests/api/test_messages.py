@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.messages import MAX_MESSAGES
-from jaxfold.api.messages import MAX_PARTS
-from jaxfold.api.messages import MAX_TOOLS
-from jaxfold.api.messages import is_title_request
-from jaxfold.api.messages import read_messages
-from jaxfold.api.messages import read_tools
+from jaxfold.api.openai.messages import MAX_MESSAGES
+from jaxfold.api.openai.messages import MAX_PARTS
+from jaxfold.api.openai.messages import MAX_TOOLS
+from jaxfold.api.openai.messages import is_title_request
+from jaxfold.api.openai.messages import read_messages
+from jaxfold.api.openai.messages import read_tools
 from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError
 from jaxfold.chat.types import ToolCall

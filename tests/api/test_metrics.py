@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxfold.api.admission import route_name
+from jaxfold.api.access.admission import route_name
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.keys import keys_of
 from jaxfold.api.app import create_app
 from jaxfold.api.app import state_of
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.keys import keys_of
-from jaxfold.api.metrics import MAX_SERIES
+from jaxfold.api.operations.metrics import MAX_SERIES
 from jaxfold.api.settings import ApiSettings
 from jaxfold.runtime.api import EngineSnapshot
 from tests.api.harness import CHAT

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.ollama_fields import OLLAMA_DEFAULTS
+from jaxfold.api.ollama.fields import OLLAMA_DEFAULTS
 from jaxfold.runtime.api import QueueFullError
 from jaxfold.runtime.api import SamplingParams
 from tests.api.conftest import REPLY

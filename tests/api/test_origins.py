@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfold.api.errors import ApiError
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.keys import keys_of
-from jaxfold.api.origins import BrowserRules
-from jaxfold.api.origins import host_name
-from jaxfold.api.origins import is_loopback
-from jaxfold.api.origins import is_origin
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.keys import keys_of
+from jaxfold.api.access.origins import BrowserRules
+from jaxfold.api.access.origins import host_name
+from jaxfold.api.access.origins import is_loopback
+from jaxfold.api.access.origins import is_origin
+from jaxfold.api.http.errors import ApiError
 from tests.api.harness import CHAT
 from tests.api.harness import Server
 from tests.api.harness import chat_body

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api import response_store_redis
-from jaxfold.api.response_store import MemoryStore
-from jaxfold.api.response_store import ResponseStore
-from jaxfold.api.response_store import StoreError
-from jaxfold.api.response_store import StoreSettings
-from jaxfold.api.response_store import open_store
-from jaxfold.api.response_store_redis import PREFIX
-from jaxfold.api.response_store_redis import RedisStore
-from jaxfold.api.response_store_redis import check_redis
+from jaxfold.api.responses import store_redis as response_store_redis
+from jaxfold.api.responses.store import MemoryStore
+from jaxfold.api.responses.store import ResponseStore
+from jaxfold.api.responses.store import StoreError
+from jaxfold.api.responses.store import StoreSettings
+from jaxfold.api.responses.store_redis import PREFIX
+from jaxfold.api.responses.store_redis import RedisStore
+from jaxfold.api.responses.store_redis import check_redis
+from jaxfold.api.responses.stores import open_store
 from tests.api.harness import reply_ids
 from tests.api.harness import running
 from tests.redis_server import PASSWORD

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.response_store import StoreSettings
+from jaxfold.api.responses.store import StoreSettings
 from jaxfold.chat.service import ChatSettings
 from jaxfold.runtime.api import QueueFullError
 from tests.api.conftest import REPLY

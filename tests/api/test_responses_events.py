@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.blocks import Blocks
-from jaxfold.api.responses_events import ResponseWriter
-from jaxfold.api.responses_events import custom_input
-from jaxfold.api.responses_tools import read_tools
-from jaxfold.api.single import Ending
+from jaxfold.api.exchange.blocks import Blocks
+from jaxfold.api.exchange.single import Ending
+from jaxfold.api.responses.events import ResponseWriter
+from jaxfold.api.responses.events import custom_input
+from jaxfold.api.responses.tools import read_tools
 from jaxfold.chat.types import Piece
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import StopReason

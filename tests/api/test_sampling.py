@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from jaxfold.api.sampling import MAX_BIASES
-from jaxfold.api.sampling import MAX_STOP_CHARS
-from jaxfold.api.sampling import MAX_STOPS
-from jaxfold.api.sampling import check_single_choice
-from jaxfold.api.sampling import read_background
-from jaxfold.api.sampling import read_cache_salt
-from jaxfold.api.sampling import read_limits
-from jaxfold.api.sampling import read_sampling
+from jaxfold.api.openai.sampling import MAX_BIASES
+from jaxfold.api.openai.sampling import MAX_STOP_CHARS
+from jaxfold.api.openai.sampling import MAX_STOPS
+from jaxfold.api.openai.sampling import check_single_choice
+from jaxfold.api.openai.sampling import read_background
+from jaxfold.api.openai.sampling import read_cache_salt
+from jaxfold.api.openai.sampling import read_limits
+from jaxfold.api.openai.sampling import read_sampling
 from jaxfold.chat.types import Limits
 from jaxfold.chat.types import RequestError
 from jaxfold.runtime.api import SamplingParams

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.tokenize import MAX_CHARS
-from jaxfold.api.tokenize import MAX_TOKENS
+from jaxfold.api.openai.tokenize import MAX_CHARS
+from jaxfold.api.openai.tokenize import MAX_TOKENS
 from tests.api.harness import CHAT
 from tests.api.harness import CHATML
 from tests.api.harness import END_ID

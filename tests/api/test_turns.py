@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from jaxfold.api.errors import ApiError
-from jaxfold.api.turns import turn_events
-from jaxfold.api.turns import with_silences
+from jaxfold.api.exchange.turns import turn_events
+from jaxfold.api.exchange.turns import with_silences
+from jaxfold.api.http.errors import ApiError
 from jaxfold.chat.reply import Reply
 from jaxfold.chat.types import Finish
 from jaxfold.chat.types import ReasoningDelta

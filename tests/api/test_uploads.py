@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api import uploads_pdf
-from jaxfold.api.uploads_kinds import CLAIMS
-from jaxfold.api.uploads_kinds import CONTENT_TYPES
-from jaxfold.api.uploads_store import MEGABYTE
-from jaxfold.api.uploads_store import Uploads
-from jaxfold.api.uploads_store import UploadSettings
+from jaxfold.api.uploads import pdf as uploads_pdf
+from jaxfold.api.uploads.kinds import CLAIMS
+from jaxfold.api.uploads.kinds import CONTENT_TYPES
+from jaxfold.api.uploads.store import MEGABYTE
+from jaxfold.api.uploads.store import Uploads
+from jaxfold.api.uploads.store import UploadSettings
 from tests.api.harness import Answer
 from tests.api.harness import Server
 from tests.api.harness import running

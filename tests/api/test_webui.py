@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.uploads_store import UploadSettings
-from jaxfold.api.webui_replies import NO_ANSWER
-from jaxfold.api.webui_sessions import Sessions
+from jaxfold.api.uploads.store import UploadSettings
+from jaxfold.api.webui.replies import NO_ANSWER
+from jaxfold.api.webui.sessions import Sessions
 from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import QueueFullError
 from tests.api.conftest import REPLY

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.keys import keys_of
-from jaxfold.api.webui_page import FOLDER
-from jaxfold.api.webui_page import page_files
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.keys import keys_of
+from jaxfold.api.webui.page import FOLDER
+from jaxfold.api.webui.page import page_files
 from tests.api.harness import Server
 from tests.api.harness import running
 from tests.scripted_engine import ScriptedEngine

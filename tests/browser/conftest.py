@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from playwright.sync_api import expect
 from playwright.sync_api import sync_playwright
 
-from jaxfold.api.uploads_store import UploadSettings
+from jaxfold.api.uploads.store import UploadSettings
 from tests.api.harness import THINKING
 from tests.api.harness import Server
 from tests.api.harness import reply_ids

@@ -9,8 +9,8 @@ from playwright.sync_api import BrowserContext
 from playwright.sync_api import Page
 from playwright.sync_api import expect
 
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.keys import keys_of
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.keys import keys_of
 from jaxfold.runtime.api import QueueFullError
 from tests.api.harness import Server
 from tests.api.harness import reply_ids

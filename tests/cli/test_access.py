@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from jaxfold.api.keys import KeyRing
-from jaxfold.api.origins import BrowserRules
+from jaxfold.api.access.keys import KeyRing
+from jaxfold.api.access.origins import BrowserRules
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.serve import serve
 from jaxfold.cli.serve_flags import browser_rules

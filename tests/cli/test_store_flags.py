@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from jaxfold.api.response_store import StoreSettings
+from jaxfold.api.responses.store import StoreSettings
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.serve import serve
 from jaxfold.cli.serve_flags import store_settings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxfold.api.uploads_store import UploadSettings
+from jaxfold.api.uploads.store import UploadSettings
 from jaxfold.chat.service import ChatSettings
 from jaxfold.chat.types import RequestError
 from jaxfold.checkpoints.base import CheckpointError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxfold.api.uploads_store import UploadSettings
+from jaxfold.api.uploads.store import UploadSettings
 from jaxfold.cli.serve import serve
 from tests.api.encoders import chat_and_encoder
 from tests.api.encoders import tiny_encoder

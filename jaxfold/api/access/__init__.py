@@ -1,0 +1,1 @@
+"""Who may use the server: host names, origins, keys."""

@@ -1,0 +1,1 @@
+"""Typed decisions: probabilities of labels, without generated text."""

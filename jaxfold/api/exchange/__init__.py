@@ -1,0 +1,1 @@
+"""One request on its way in and its replies on their way out, whatever the protocol."""

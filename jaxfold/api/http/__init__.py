@@ -1,0 +1,1 @@
+"""HTTP below every protocol: bodies, single fields, errors, answers on the wire."""

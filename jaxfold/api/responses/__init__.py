@@ -1,0 +1,1 @@
+"""OpenAI's Responses, with the store of finished ones."""

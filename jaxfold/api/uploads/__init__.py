@@ -1,0 +1,1 @@
+"""Files for the page: received, described, kept for a while, served."""

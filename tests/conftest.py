@@ -24,8 +24,11 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.fixture(scope="session")
 def programs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of compiled programs for the session, so that engines of equal shape compile once."""
-    return tmp_path_factory.mktemp("programs")
+    """One cache of compiled programs for the run, all its processes, so that engines of equal shape compile once."""
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
 
 
 @pytest.fixture(scope="session")

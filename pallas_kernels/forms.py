@@ -1,5 +1,6 @@
 """Which form of each operation runs in this process: a fact that compiled programs depend on."""
 
+from pallas_kernels import dense_matmul
 from pallas_kernels import packed_attention
 from pallas_kernels import paged_attention
 from pallas_kernels import quantised_matmul
@@ -11,4 +12,5 @@ def kernels() -> tuple[str, ...]:
         f"paged attention: {paged_attention.implementation()}",
         f"packed attention: {packed_attention.implementation()}",
         f"int8 product: {quantised_matmul.implementation()}",
+        f"dense product: {dense_matmul.implementation()}",
     )

@@ -8,6 +8,7 @@ from jax.tree_util import register_dataclass
 
 from jaxfold.models.layers.shards import ALONE
 from jaxfold.models.layers.shards import Shards
+from pallas_kernels.dense_matmul import dense_matmul
 from pallas_kernels.quantised_matmul import int8_matmul
 
 
@@ -52,5 +53,4 @@ def linear(x: jax.Array, matrix: Matrix, compute: str) -> jax.Array:
     if isinstance(matrix, Int8Matrix):
         return int8_matmul(x.astype(jnp.float32), matrix.values, matrix.scales)
     dtype = jnp.dtype(compute)
-    contract = (((1,), (1,)), ((), ()))
-    return jax.lax.dot_general(x.astype(dtype), matrix.astype(dtype), contract, preferred_element_type=jnp.float32)
+    return dense_matmul(x.astype(dtype), matrix.astype(dtype))

@@ -77,7 +77,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0 done; 1 a fault of jaxfold itself; 2 something the caller can mend (flag, file, memory, port); 130 interrupted.
+    0 done; 1 a fault of jaxfold itself; 2 something the caller can mend (flag, file, memory, port); 70 another host was
+    lost; 130 interrupted.
     """
     try:
         code = cli.main(args=None if arguments is None else list(arguments), prog_name="jaxfold", standalone_mode=False)

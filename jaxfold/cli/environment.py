@@ -11,8 +11,9 @@ import click
 
 PREFIX: Final = "JAXFOLD_"
 
-# Read elsewhere than by an option: the folder of models and caches, and whether tests may fetch the real model.
-OTHER_VARIABLES: Final = frozenset({"JAXFOLD_HOME", "JAXFOLD_OFFLINE"})
+# Read elsewhere than by an option: the folder of models and caches, whether tests may fetch the real model, and what
+# several hosts know, which no command line should show.
+OTHER_VARIABLES: Final = frozenset({"JAXFOLD_HOME", "JAXFOLD_OFFLINE", "JAXFOLD_HOSTS_SECRET"})
 TEST_PREFIX: Final = "JAXFOLD_TEST_"
 
 

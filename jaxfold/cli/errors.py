@@ -9,6 +9,7 @@ import click
 
 EXIT_FAULT = 1
 EXIT_CALLER = 2
+EXIT_HOST_LOST = 70
 EXIT_INTERRUPTED = 130
 
 
@@ -28,12 +29,14 @@ def report(error: BaseException, stream: TextIO) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, SystemExit):  # click's ending where the reader of a pipe went away
         return error.code if isinstance(error.code, int) else EXIT_FAULT
+    from jaxfold.runtime.api import HostLostError
+
     debug = logging.getLogger("jaxfold").isEnabledFor(logging.DEBUG)
     if debug:
         traceback.print_exception(error, file=stream)
     if is_for_the_caller(error):
         print(f"jaxfold: {sentence(error)}", file=stream)
-        return EXIT_CALLER
+        return EXIT_HOST_LOST if isinstance(error, HostLostError) else EXIT_CALLER
     print(f"jaxfold: unexpected {type(error).__name__}: {sentence(error)}", file=stream)
     if not debug:
         print("jaxfold: run it again with --log-level debug for the traceback", file=stream)

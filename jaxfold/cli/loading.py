@@ -21,6 +21,7 @@ from jaxfold.runtime.api import SamplingParams
 if TYPE_CHECKING:
     from jaxfold.api.settings import ModelFile
     from jaxfold.checkpoints import Checkpoint
+    from jaxfold.runtime.hosts.group import Leader
     from jaxfold.runtime.loader import LoadedModel
     from jaxfold.tokenizers.base import Tokenizer
 
@@ -45,6 +46,7 @@ def start(
     progress: Callable[[str], None],
     settings: ChatSettings | None = None,
     template: str | None = None,
+    hosts: "Leader | None" = None,
 ) -> Started:
     """Fetch MODEL where needed, load it and build its chat service. Blocks until the engine is ready.
 
@@ -52,6 +54,7 @@ def start(
         flags: the command's parsed options, those of the engine and of sampling among them.
         progress: called with the text of each step as it begins.
         template: source of a chat template that takes the place of the model's own.
+        hosts: those that share the model with this one.
 
     Raises:
         CliError, CheckpointError, TokenizerError, EngineError, ChatTemplateError: one sentence for the caller.
@@ -71,7 +74,7 @@ def start(
         renderer = ChatTemplate(source, tokenizer, special, tool_format=flags.get("tool_format"))
         parts.append((renderer, chosen_sampling(checkpoint.generation_config, flags, path)))
 
-    loaded = load_engine(options, progress, accept)
+    loaded = load_engine(options, progress, accept, hosts)
     renderer, chosen = parts[0]
     grammars = XGrammars(loaded.tokenizer, loaded.engine.info.vocab_size)
     service = ChatService(loaded.engine, loaded.tokenizer, renderer, settings, grammars)

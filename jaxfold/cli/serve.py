@@ -6,7 +6,6 @@ import dataclasses
 import faulthandler
 import json
 import logging
-import os
 import signal
 import sys
 import threading
@@ -23,6 +22,14 @@ from jaxfold.cli.embedding_flags import start_encoder
 from jaxfold.cli.engine_flags import engine_flags
 from jaxfold.cli.engine_flags import queue_flags
 from jaxfold.cli.errors import CliError
+from jaxfold.cli.errors import report
+from jaxfold.cli.errors import sentence
+from jaxfold.cli.hosts_flags import check_served
+from jaxfold.cli.hosts_flags import end_soon
+from jaxfold.cli.hosts_flags import follow_host_0
+from jaxfold.cli.hosts_flags import hosts_flags
+from jaxfold.cli.hosts_flags import leave
+from jaxfold.cli.hosts_flags import seat_of
 from jaxfold.cli.parameters import Command
 from jaxfold.cli.parameters import log_level_option
 from jaxfold.cli.parameters import optional_model_argument
@@ -49,7 +56,11 @@ if TYPE_CHECKING:
     from jaxfold.api.access.origins import BrowserRules
     from jaxfold.api.settings import ModelFile
     from jaxfold.api.state import ServerState
+    from jaxfold.runtime.hosts.group import Leader
+    from jaxfold.runtime.hosts.meeting import Seat
 
+LINGER_S = 2.0
+"""How long a server that has lost a host answers that it is not ready, before it ends."""
 HEALTH_PERIOD_S = 1.0
 """How often the command looks whether the engine has given up."""
 
@@ -73,6 +84,7 @@ Examples:
 @webui_flags
 @embedding_flags
 @engine_flags
+@hosts_flags
 @queue_flags
 @store_flags
 @limit_flags
@@ -88,17 +100,24 @@ def serve(model: str | None, host: str, port: int, log_level: str, **flags: Any)
     from jaxfold.api.access.origins import is_loopback
 
     configure_logging(log_level)
+    seat = seat_of(flags)
+    if seat is not None and seat.host_id:
+        follow_host_0(model, flags, seat)
     keys = key_ring(click.get_current_context(), flags)
-    server = _Server(model, flags, keys, browser_rules(host, flags))
+    server = _Server(model, flags, keys, browser_rules(host, flags), seat)
     if not is_loopback(host) and not keys.required:
         click.echo(f"jaxfold: warning: {host} can be reached from other machines, and no key protects it", err=True)
     _operator_signals()
-    code = asyncio.run(server.run(host, port))
+    try:
+        code = asyncio.run(server.run(host, port))
+    except BaseException as error:
+        if seat is not None:
+            # Python's own ending would wait for JAX, and that for hosts which may be gone.
+            leave(report(error, sys.stderr))
+        raise
     if server.loader.is_alive():
         # Stopped while the model was loading: compilation cannot be interrupted, and there is nothing to save.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code)
     click.echo("stopped")
     return code
 
@@ -117,7 +136,14 @@ def _operator_signals() -> None:
 class _Server:
     """One run of the command. The loader has its own thread, so that /health answers meanwhile."""
 
-    def __init__(self, model: str | None, flags: dict[str, Any], keys: "KeyRing", browsers: "BrowserRules") -> None:
+    def __init__(
+        self,
+        model: str | None,
+        flags: dict[str, Any],
+        keys: "KeyRing",
+        browsers: "BrowserRules",
+        seat: "Seat | None" = None,
+    ) -> None:
         # These bring Quart and Hypercorn, which `jaxfold --help` does without.
         from jaxfold.api.app import create_app
         from jaxfold.api.server import Shutdown
@@ -158,6 +184,10 @@ class _Server:
             webui=flags["webui"],
         )
         self._keys = keys
+        self._seat = seat
+        self._hosts: Leader | None = None
+        if seat is not None:
+            check_served(model)
         self._app = create_app(None, settings)
         self._shutdown = Shutdown()
         self._started: Any = None
@@ -185,13 +215,32 @@ class _Server:
         finally:
             if self._watch is not None:
                 self._watch.cancel()
-            if self._started is not None:
-                self._started.close()
-            if self._encoder is not None:
-                self._encoder.service.engine.close()
+            self._close()
         if self._error is not None:
             raise self._error
         return code
+
+    def _close(self) -> None:
+        """End the engines, then the other hosts; after an error nothing is waited for on several hosts."""
+        if self._hosts is not None and self._error is not None:
+            self._hosts.close(sentence(self._error))
+            return
+        if self._started is not None:
+            self._started.close()
+        if self._encoder is not None:
+            self._encoder.service.engine.close()
+        if self._hosts is not None and not self.loader.is_alive():
+            self._hosts.close()
+
+    def _host_lost(self, reason: str) -> None:
+        """Called by the thread that watches the other hosts."""
+        from jaxfold.runtime.api import HostLostError
+
+        end_soon()
+        self._error = HostLostError(reason)
+        if self._started is not None:
+            self._started.model.engine.abandon(reason)
+        # While the model loads its thread fails, too, and ends the server.
 
     def _listening(self, host: str, port: int) -> None:
         self._url = url_of(host, port)
@@ -214,7 +263,8 @@ class _Server:
                 if self._flags["embeddings"] is not None:
                     encoder = start_encoder(self._flags, self._steps)
                 if self._model is not None:
-                    started = start(self._model, self._flags, self._steps, self._chat, self._template)
+                    hosts = self._gathering()
+                    started = start(self._model, self._flags, self._steps, self._chat, self._template, hosts)
                     file = model_file(started.model.checkpoint)
         except BaseException as caught:
             error = caught
@@ -225,14 +275,22 @@ class _Server:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loaded, started, file, encoder, error)
 
+    def _gathering(self) -> "Leader | None":
+        """This host's side of the several that share the model."""
+        if self._seat is not None:
+            from jaxfold.runtime.hosts.group import Leader
+
+            self._hosts = Leader(self._seat, self._host_lost)
+        return self._hosts
+
     def _loaded(
         self, started: Any, file: "ModelFile | None", encoder: StartedEncoder | None, error: BaseException | None
     ) -> None:
         """Runs on the event loop: requests are admitted from here on, or the server ends."""
         from jaxfold.api.app import state_of
 
-        self._started, self._encoder, self._error = started, encoder, error
-        if error is not None:
+        self._started, self._encoder, self._error = started, encoder, self._error or error
+        if self._error is not None:
             # There is nothing to drain, so the server's words about running replies would only hide the reason.
             logging.getLogger("jaxfold.api").setLevel(logging.WARNING)
             self._shutdown.ask()
@@ -274,9 +332,15 @@ class _Server:
 
     async def _watch_engines(self, state: "ServerState") -> None:
         """End the process once an engine has given up, so that a supervisor starts a new one."""
+        from jaxfold.runtime.api import HostLostError
+
         while state.healthy:
             await asyncio.sleep(HEALTH_PERIOD_S)
-        self._error = RuntimeError("the engine stopped after several failed steps in a row; see the log above")
+        if self._hosts is None:
+            self._error = RuntimeError("the engine stopped after several failed steps in a row; see the log above")
+        else:
+            await asyncio.sleep(LINGER_S)
+            self._error = self._error or HostLostError("a step failed, and the other hosts cannot go on from there")
         self._shutdown.ask()
 
 

@@ -267,6 +267,14 @@ class CapacityError(EngineError):
     """The request can never fit: prompt plus reply exceed the window or the cache."""
 
 
+class HostError(EngineError):
+    """Several hosts cannot serve together as they were started. The message is one sentence."""
+
+
+class HostLostError(HostError):
+    """A host that took part is gone, and the others cannot go on without it."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Facts that do not change while the engine runs."""

@@ -9,6 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpy.typing import NDArray
 
 from jaxfold.models.config import DecoderConfig
@@ -128,6 +129,9 @@ def _found(drawings: Sequence[Drawing], draw: Draw) -> Iterator[Found]:
 class Device:
     """Owns the arrays that steps and draws donate and replace. Used by the engine's thread only."""
 
+    alone = True
+    """Whether this process can go on after a failed step; with other hosts' arrays gone, too, it cannot."""
+
     def __init__(
         self,
         programs: Programs,
@@ -145,16 +149,48 @@ class Device:
         self._new_cache = place.maker(partial(new_cache, stored, pages, page_size, kv_dtype), place.cache_spec)
         lanes = programs.table.lanes
         self._new_state = place.maker(partial(new_state, lanes, stored.vocab_size, context), place.state_specs)
+        self._written = place.gathering(partial(_written, groups=programs.cfg.layer_groups))
         self.cache: Cache
         self.state: DrawState
-        self.rebuild()
+        self._renew()
 
     @property
     def cfg(self) -> DecoderConfig:
         return self.programs.cfg
 
+    # Every call of the device: these and nothing else, so that several hosts can make the same ones.
+
+    def step(self, shape: StepShape, plan: Plan) -> tuple[jax.Array, ...]:
+        """Start one step: hidden float32[R, hidden_size] for each of the draws that may follow it."""
+        hidden, self.cache = self.programs.step(shape, self.weights, self.cache, plan, self.state.last)
+        return hidden
+
+    def draw(
+        self, hidden: jax.Array, rows: DrawRows, mask: NDArray[np.int32] | None = None, whole: bool = False
+    ) -> Draw:
+        """Start one draw of R rows from what the last step gave for it.
+
+        `mask` int32[R, mask_words] is for rows with the word `MASKED`; with `whole` the host can read the logits.
+        """
+        draw, self.state = self.programs.draw(self.weights, hidden, self.state, rows, mask)
+        return draw._replace(logits=self.programs.whole(draw.logits)) if whole else draw
+
+    def reset(self, slot: int, ids: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+        """Clear a slot's lane state and set its logit bias, as `bias_arrays` gives it."""
+        self.state = self.programs.reset(self.state, slot, ids, values)
+
+    def written(self, pages: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.generic]]:
+        """Keys and values on these pages of each group, by token, as unsigned bits.
+
+        One uint[tokens, kv_heads, head_dim] for the keys of each layer, then for its values.
+        """
+        return [np.asarray(pool) for pool in self._written(self.cache, dict(pages))]
+
     def rebuild(self) -> None:
-        """Fresh cache and lane state: at start, and after a failed step, whose donated arrays are gone."""
+        """Fresh cache and lane state, after a failed step, whose donated arrays are gone."""
+        self._renew()
+
+    def _renew(self) -> None:
         if hasattr(self, "cache"):
             # The old arrays go first: two caches at once may not fit.
             del self.cache, self.state
@@ -166,7 +202,7 @@ class Device:
     def begin(self, lane: Lane) -> None:
         """Clear the slot's lane state and set the request's logit bias."""
         ids, values = bias_arrays(lane.job.request.sampling.logit_bias)
-        self.state = self.programs.reset(self.state, lane.slot, ids, values)
+        self.reset(lane.slot, ids, values)
 
     def dispatch(self, decoding: Sequence[Drawing], chunk: Chunk | None, shape: StepShape, now: float) -> Round:
         """Run one step (and the draws where rows need them) without waiting for it.
@@ -199,7 +235,7 @@ class Device:
         if chunk:
             parts.append(self._chunk_part(chunk, shape.chunk))
         plan = Plan(tuple(parts), rows)  # type: ignore[arg-type]
-        hidden, self.cache = self.programs.step(shape, self.weights, self.cache, plan, self.state.last)
+        hidden = self.step(shape, plan)
         # Only as many draws as have rows: a crowd's window often holds fewer drafts than it could.
         draws = [self._draw(drawings, array, width) for drawings, array in zip(groups, hidden, strict=False)]
         scored = self._score(chunk, hidden[self.programs.table.groups(shape) :]) if chunk and scores else ()
@@ -212,10 +248,7 @@ class Device:
         for array in hidden:
             wanted = targets[first : first + array.shape[0]]
             if wanted:
-                draw, self.state = self.programs.draw(
-                    self.weights, array, self.state, target_rows(wanted, array.shape[0])
-                )
-                scored.append((draw, len(wanted)))
+                scored.append((self.draw(array, target_rows(wanted, array.shape[0])), len(wanted)))
             first += array.shape[0]
         return tuple(scored)
 
@@ -246,8 +279,8 @@ class Device:
             scored if any(scored) else (),
         )
         mask = self._mask(drawings, rows) if any(drawing.masks for drawing in drawings) else None
-        draw, self.state = self.programs.draw(self.weights, hidden, self.state, rows, mask)
-        return draw
+        labels = any(lane.job.request.labels and not lane.committed for lane in lanes)
+        return self.draw(hidden, rows, mask, labels)
 
     def _mask(self, drawings: Sequence[Drawing], rows: DrawRows) -> NDArray[np.int32]:
         """The masks of a draw's rows, which are marked in `rows`."""
@@ -288,6 +321,18 @@ class Device:
         for group, table in part["tables"].items():
             table[0] = lane.tables[group]
         return Part(**part)
+
+
+def _written(cache: Cache, pages: dict[str, jax.Array], *, groups: tuple[str, ...]) -> list[jax.Array]:
+    """See `Device.written`; `groups` names the cache group of each layer."""
+    bits = jnp.uint16 if cache.keys[0].dtype.itemsize == 2 else jnp.uint32
+
+    def tokens(pool: jax.Array, group: str) -> jax.Array:
+        found = pool[:, pages[group]]
+        found = found.reshape(found.shape[0], -1, found.shape[3]).transpose(1, 0, 2)
+        return lax.bitcast_convert_type(found, bits)
+
+    return [tokens(pool, g) for pools in (cache.keys, cache.values) for pool, g in zip(pools, groups, strict=True)]
 
 
 def scores_of(draw: Draw, rows: Sequence[int], top: int) -> tuple[TokenScore, ...]:

@@ -44,11 +44,12 @@ class LocalEngine:
         self._seed_salt = seed_salt
         self._wake = threading.Condition(core.lock)
         self._cancels: set[str] = set()
-        self._known: set[str] = set()
+        self._known: dict[str, Sink] = {}
         self._arrivals = 0
         self._draining = False
         self._closing = False
         self._failures = 0
+        self._abandoned = False
         self._checked = True
         self._thread = threading.Thread(
             target=self._run, args=(self._overlapped if overlap else self._plain,), name="jaxfold-engine", daemon=True
@@ -85,7 +86,7 @@ class LocalEngine:
                 time.perf_counter(),
             )  # fmt: skip
             self._core.queue.push(job, self._core.lanes.count(None), bounded=not request.accepted)
-            self._known.add(request.request_id)
+            self._known[request.request_id] = sink
             self._wake.notify()
 
     def cancel(self, request_id: str) -> None:
@@ -103,6 +104,19 @@ class LocalEngine:
             self._closing = True
             self._wake.notify()
         self._thread.join(timeout_s)
+
+    def abandon(self, message: str) -> None:
+        """Nothing can be computed any more: every request ends with this error. Any thread may call this."""
+        with self._wake:
+            self._abandoned = True
+            self._failures = MAX_FAILURES
+            known, self._known = self._known, {}
+            self._wake.notify()
+        for request_id, sink in known.items():
+            try:
+                sink(Failed(message))
+            except Exception:
+                LOG.exception("the sink of request %s raised at its end", request_id)
 
     @property
     def healthy(self) -> bool:
@@ -185,8 +199,11 @@ class LocalEngine:
         def forward(event: EngineEvent) -> None:
             if isinstance(event, Finished | Failed):
                 with self._wake:
-                    self._known.discard(request_id)
                     self._cancels.discard(request_id)
+                    if self._known.pop(request_id, None) is None:
+                        return
+            elif self._abandoned:
+                return
             sink(event)
 
         return forward
@@ -198,8 +215,13 @@ class LocalEngine:
             try:
                 loop()
             except Exception:
+                if self._abandoned:
+                    return
                 self._failures += 1
                 LOG.exception("a step failed (%d in a row)", self._failures)
+                if not self._core.device.alone:
+                    self.abandon(STEP_FAILED)
+                    return
                 self._core.fail_running(STEP_FAILED)
         with self._wake:
             self._core.cancel(self._known.copy())

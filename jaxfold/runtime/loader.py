@@ -28,6 +28,10 @@ from jaxfold.runtime.drafting import costs
 from jaxfold.runtime.drafting.costs import measured
 from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.engine import LocalEngine
+from jaxfold.runtime.hosts.follower import follow
+from jaxfold.runtime.hosts.group import Follower
+from jaxfold.runtime.hosts.group import Group
+from jaxfold.runtime.hosts.group import Leader
 from jaxfold.runtime.lanes import Job
 from jaxfold.runtime.lanes import LanePages
 from jaxfold.runtime.memory import RESERVE_BYTES
@@ -77,19 +81,71 @@ class LoadedModel:
     verdict: self_check.Verdict | None
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A model whose programs are compiled and whose weights are on their devices. `options` are those in force."""
+
+    options: EngineOptions
+    checkpoint: Checkpoint
+    cfg: DecoderConfig
+    tokenizer: Tokenizer
+    weights: Weights
+    plan: CachePlan
+    kv_dtype: jnp.dtype
+    programs: Programs
+
+
 def load_engine(
-    options: EngineOptions, progress: Progress = lambda _: None, accept: Accept = lambda *_: None
+    options: EngineOptions,
+    progress: Progress = lambda _: None,
+    accept: Accept = lambda *_: None,
+    hosts: Leader | None = None,
 ) -> LoadedModel:
     """Load a model and start its engine; every program is compiled when this returns.
 
     `accept` is called once checkpoint and tokenizer are open, before the long work: what it raises is raised here.
+    `hosts` are those that share the model with this one.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
         CapacityError: the context asked for does not fit.
+        HostError: the other hosts do not come, are not like this one, or were lost.
     """
+    ready = _prepare(options, progress, accept, hosts)
+    engine, verdict = start_engine(
+        ready.cfg, ready.weights, ready.plan, ready.kv_dtype, ready.options, ready.checkpoint.fingerprint, progress,
+        ready.programs, hosts,
+    )  # fmt: skip
+    return LoadedModel(
+        engine=engine,
+        tokenizer=ready.tokenizer,
+        chat_template=ready.checkpoint.chat_template,
+        generation_config=ready.checkpoint.generation_config,
+        name=options.model.stem if options.model.suffix == ".gguf" else options.model.name,
+        checkpoint=ready.checkpoint,
+        verdict=verdict,
+    )
+
+
+def follow_engine(options: EngineOptions, hosts: Follower, progress: Progress = lambda _: None) -> None:
+    """Load this host's part of a model and make the device calls of host 0's engine, until that one ends.
+
+    Raises:
+        CheckpointError, CapacityError, HostError: as `load_engine`.
+    """
+    ready = _prepare(options, progress, lambda *_: None, hosts)
+    device = _device(ready.programs, ready.weights, ready.plan, ready.options, ready.kv_dtype)
+    hosts.ready()
+    progress("following host 0")
+    follow(device, hosts)
+
+
+def _prepare(options: EngineOptions, progress: Progress, accept: Accept, hosts: Group | None) -> _Prepared:
+    """The long work before an engine, or a follower, starts."""
     progress("opening the checkpoint")
     checkpoint = open_checkpoint(options.model)
+    if hosts is not None:
+        options = hosts.meet(checkpoint, options, progress)
     cfg, family = read_config(checkpoint)
     weight_dtype, compute, kv_dtype = choose_dtypes(options, is_quantised(checkpoint))
     cfg = replace(cfg, compute_dtype=compute_name(compute))
@@ -101,22 +157,28 @@ def load_engine(
     _tell(spread, cfg)
     held = tree_bytes(spread.local_shapes(cfg, weight_dtype))
     budget = int(free_bytes(options.tp) * options.memory_fraction) - held - RESERVE_BYTES
+    if hosts is not None:
+        budget = hosts.least(budget)
     plan = _plan(spread.sharing.local(cfg), options, kv_dtype, budget)
     shapes = spread.weight_shapes(cfg, weight_dtype)
     # Compiling takes memory that is given back: done before weights and cache are there, it adds nothing to the peak.
     programs = ready_programs(cfg, shapes, plan, kv_dtype, options, progress)
     progress(f"loading the weights ({weight_dtype.name})")
     weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress, spread)
-    engine, verdict = start_engine(cfg, weights, plan, kv_dtype, options, checkpoint.fingerprint, progress, programs)
-    return LoadedModel(
-        engine=engine,
-        tokenizer=tokenizer,
-        chat_template=checkpoint.chat_template,
-        generation_config=checkpoint.generation_config,
-        name=options.model.stem if options.model.suffix == ".gguf" else options.model.name,
-        checkpoint=checkpoint,
-        verdict=verdict,
-    )
+    return _Prepared(options, checkpoint, cfg, tokenizer, weights, plan, kv_dtype, programs)
+
+
+def _device(
+    programs: Programs,
+    weights: Weights,
+    plan: CachePlan,
+    options: EngineOptions,
+    kv_dtype: jnp.dtype,
+    hosts: Leader | None = None,
+) -> Device:
+    """The device; the one that other hosts share where there are some."""
+    make = Device if hosts is None else hosts.device
+    return make(programs, weights, plan.pages, options.page_size, kv_dtype, plan.context)
 
 
 def start_engine(
@@ -128,15 +190,17 @@ def start_engine(
     fingerprint: str,
     progress: Progress = lambda _: None,
     programs: Programs | None = None,
+    hosts: Leader | None = None,
 ) -> tuple[LocalEngine, self_check.Verdict | None]:
     """An engine over weights that are on their devices and a cache of the given size; `options.model` is not read.
 
-    `fingerprint` names the weights in the cached verdict of the self-check; `programs` are compiled here if not given.
+    `fingerprint` names the weights in the cached verdict of the self-check; `programs` are compiled here if not given;
+    `hosts` share the model with this one.
     """
     compiles = CompileCounter()
     if programs is None:
         programs = ready_programs(cfg, weights, plan, kv_dtype, options, progress)
-    device = Device(programs, weights, plan.pages, options.page_size, kv_dtype, plan.context)
+    device = _device(programs, weights, plan, options, kv_dtype, hosts)
     verdict = _check(device, fingerprint, options, progress)
     level = "A" if verdict is None else verdict.level
     if level == "C":

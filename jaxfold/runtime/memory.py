@@ -42,14 +42,15 @@ def return_freed_memory() -> None:
 
 
 def free_bytes(devices: int = 1) -> int:
-    """Memory that may still be taken on each of the first `devices` devices: the least of their own, or an equal part
-    of the host's, a container's limit respected."""
-    owned = [device.memory_stats() or {} for device in jax.devices()[:devices]]
+    """Memory that may still be taken on each of the first `devices` devices, those of other hosts left out: the least
+    of their own, or an equal part of the host's, a container's limit respected."""
+    here = [device for device in jax.devices()[:devices] if device.process_index == jax.process_index()]
+    owned = [device.memory_stats() or {} for device in here]
     if all("bytes_limit" in stats for stats in owned):
         return min(int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0)) for stats in owned)
     free = int(psutil.virtual_memory().available)
     limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    return (free if limit is None else min(free, limit - (used or 0))) // devices
+    return (free if limit is None else min(free, limit - (used or 0))) // max(len(here), 1)
 
 
 def plan_cache(

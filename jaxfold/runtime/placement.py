@@ -45,6 +45,11 @@ class Placement:
         return jax.devices()[: self.sharing.count]
 
     @property
+    def several_hosts(self) -> bool:
+        """Whether some of the devices are another process's."""
+        return any(device.process_index != jax.process_index() for device in self.devices)
+
+    @property
     def shards(self) -> Shards:
         """What the model is given to exchange activations with."""
         return ALONE if self.mesh is None else Shards(AXIS)
@@ -98,11 +103,19 @@ class Placement:
 
     def replicated(self, array: np.ndarray) -> jax.Array:
         """The same array on every device."""
-        whole = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
-        same: jax.Array = jax.device_put(array, whole)
+        if self.mesh is None:
+            return jnp.asarray(array)
+        # Not `device_put`, which would compare the array between hosts.
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        same: jax.Array = jax.make_array_from_callback(array.shape, whole, lambda index: array[index])
         return same
 
-    def jit(self, fn: Callable[..., Any], *, takes: Any, gives: Any, donate: int) -> Any:
+    def gathering(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn` jitted over arrays that are where they belong, with results that every host can read."""
+        whole = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        return jax.jit(fn, out_shardings=whole)
+
+    def jit(self, fn: Callable[..., Any], *, takes: Any, gives: Any, donate: int | tuple[int, ...]) -> Any:
         """`fn` jitted; over a mesh every device runs it on its own parts.
 
         Args:

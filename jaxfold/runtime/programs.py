@@ -132,6 +132,7 @@ class Programs:
         self._draws: dict[int, Callable[..., Any]] = {}
         self._reset: Callable[..., Any] | None = None
         self._free: dict[int, jax.Array] = {}
+        self._whole: dict[int, Callable[..., Any]] = {}
 
     def warm_up(
         self, weights: Weights, cache: Cache, state: DrawState, progress: Callable[[str], None] | None = None
@@ -151,6 +152,8 @@ class Programs:
             for shape in self.table.steps
         ]
         jobs += [(f"draw {n}", head, self._draw_job(n, weights, state)) for n in self.table.draws]
+        if self.place.several_hosts:
+            jobs += [(f"whole {n}", head, self._whole_job(n, state)) for n in self.table.draws]
         jobs.append(("reset", repr((_shapes(state), self.place.sharing.count)), self._reset_job(state)))
         missing = sum(not self._is_cached(name, facts) for name, facts, _ in jobs)
         if progress is not None and not missing:
@@ -191,6 +194,12 @@ class Programs:
     def mask_words(self) -> int:
         """Words of a row's mask, with a bit for each token."""
         return -(-self.cfg.vocab_size // 32)
+
+    def whole(self, logits: jax.Array) -> jax.Array:
+        """A draw's logits where this host can read all of them; already there unless several hosts share them."""
+        gather = self._whole.get(logits.shape[0])
+        whole: jax.Array = logits if gather is None else gather(logits)
+        return whole
 
     def reset(self, state: DrawState, slot: int, ids: np.ndarray, values: np.ndarray) -> DrawState:
         """Dispatch the reset of one slot's lane state; `state` is donated."""
@@ -234,6 +243,16 @@ class Programs:
 
         return lower
 
+    def _whole_job(self, rows: int, state: DrawState) -> Callable[[], Any]:
+        def lower() -> Any:
+            width = state.bias.shape[1]
+            gather = functools.partial(self.place.shards.joined, width=width)
+            takes, gives = self.place.spec(None, "vocab"), self.place.spec()
+            jitted = self.place.jit(gather, takes=(takes,), gives=gives, donate=())
+            return jitted.lower(jax.ShapeDtypeStruct((rows, width), jnp.float32))
+
+        return lower
+
     def _reset_job(self, state: DrawState) -> Callable[[], Any]:
         def lower() -> Any:
             scalar = jax.ShapeDtypeStruct((), jnp.int32)
@@ -249,6 +268,8 @@ class Programs:
     def _keep(self, name: str, program: Callable[..., Any]) -> None:
         if name == "reset":
             self._reset = program
+        elif name.startswith("whole "):
+            self._whole[int(name.removeprefix("whole "))] = program
         elif name.startswith("draw "):
             rows = int(name.removeprefix("draw "))
             self._free[rows] = self.place.replicated(np.zeros((rows, self.mask_words), np.int32))
@@ -289,6 +310,8 @@ def program_key(name: str, facts: str) -> str:
         name,
         facts,
     ]
+    if jax.process_count() > 1:
+        parts.append(f"host {jax.process_index()} of {jax.process_count()}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -15,12 +15,8 @@ from pathlib import Path
 from typing import Literal
 from typing import get_args
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from jaxfold.models.decoder import Cache
 from jaxfold.models.plan import Part
 from jaxfold.models.plan import Plan
 from jaxfold.models.plan import empty_part
@@ -85,7 +81,6 @@ class SelfCheck:
         random = np.random.default_rng(0)
         self._tokens = random.integers(0, device.cfg.vocab_size, self._prefix + self._rows).astype(np.int32)
         self._company = random.integers(0, device.cfg.vocab_size, PREFIX + ROWS).astype(np.int32)
-        self._read = jax.jit(_tokens_of, static_argnames="groups")
 
     def run(self) -> Verdict:
         """Every comparison that the table of programs allows."""
@@ -163,7 +158,7 @@ class SelfCheck:
         cfg, size = self._device.cfg, self._device.page_size
         last = (first + count - 1) // size + 1
         pages = {group: self._lane_table(group, 0, last)[first // size :] for group in cfg.groups}
-        pools = [np.asarray(pool) for pool in self._read(self._device.cache, pages, groups=cfg.layer_groups)]
+        pools = self._device.written(pages)
         skip = first % size
         return [tuple(pool[skip + i] for pool in pools) for i in range(count)]
 
@@ -195,23 +190,10 @@ class SelfCheck:
         wanted = np.zeros(sum(self._table.calls(shape)), np.int32)
         wanted[: len(rows)] = rows
         plan = Plan(parts, wanted)  # type: ignore[arg-type]
-        hidden, device.cache = device.programs.step(shape, device.weights, device.cache, plan, device.state.last)
-        nobody = rows_from([], [], [], width)
-        drawn, device.state = device.programs.draw(device.weights, hidden[0], device.state, nobody)
+        hidden = device.step(shape, plan)
+        drawn = device.draw(hidden[0], rows_from([], [], [], width), whole=True)
         bits: np.ndarray = np.asarray(drawn.logits)[: len(rows)].view(np.uint32)
         return bits
-
-
-def _tokens_of(cache: Cache, pages: dict[str, jax.Array], groups: tuple[str, ...]) -> list[jax.Array]:
-    """Keys and values on these pages by token, as unsigned bits: one uint[tokens, kv_heads, head_dim] a layer each."""
-    bits = jnp.uint16 if cache.keys[0].dtype.itemsize == 2 else jnp.uint32
-
-    def tokens(pool: jax.Array, group: str) -> jax.Array:
-        found = pool[:, pages[group]]
-        found = found.reshape(found.shape[0], -1, found.shape[3]).transpose(1, 0, 2)
-        return lax.bitcast_convert_type(found, bits)
-
-    return [tokens(pool, g) for pools in (cache.keys, cache.values) for pool, g in zip(pools, groups, strict=True)]
 
 
 def _compare(form: str, against: str, found: Sequence[Row], wanted: Sequence[Row], decides: Decides) -> Comparison:

@@ -109,8 +109,7 @@ def _run(device: Device, shape: StepShape) -> None:
     part["length"][:] = shape.columns
     rows = table.draw_rows(shape)
     plan = Plan((Part(**part),), np.zeros(sum(table.calls(shape)), np.int32))  # type: ignore[arg-type]
-    hidden, device.cache = device.programs.step(shape, device.weights, device.cache, plan, device.state.last)
     nobody = rows_from([], [], [], rows)
-    for array in hidden:
-        drawn, device.state = device.programs.draw(device.weights, array, device.state, nobody)
+    for array in device.step(shape, plan):
+        drawn = device.draw(array, nobody)
     drawn.tokens.block_until_ready()

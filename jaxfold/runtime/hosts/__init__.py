@@ -1,0 +1,9 @@
+"""One model over the devices of several hosts, a process each.
+
+Host 0 holds the engine. The others hold no queue: they are sent every call of the device (`device.SharedDevice`) over
+an authenticated connection, and make the same one on their part of the arrays (`follower.follow`).
+
+    frames    messages <-> bytes                    link      one authenticated connection
+    meeting   who takes part, and with what         peer      a link that is watched: heartbeats both ways
+    group     host 0's side and a follower's side, up to where the engine starts
+"""

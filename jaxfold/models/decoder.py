@@ -27,8 +27,8 @@ from jaxfold.models.params import Param
 from jaxfold.models.params import Run
 from jaxfold.models.plan import Part
 from jaxfold.models.plan import Plan
+from pallas_kernels.page_write import write_rows
 from pallas_kernels.paged_attention import attend
-from pallas_kernels.paged_attention import write_rows
 
 MIN_ROWS = 2
 

@@ -16,6 +16,7 @@ def attend(
     scale: float,
     window: int | None = None,
     soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Attention of every query over the keys at or before its own position, in float32.
 
@@ -27,6 +28,7 @@ def attend(
         scale: factor on the scores.
         window: only keys with `query - key < window` count (None: all).
         soft_cap: scores become `cap * tanh(score / cap)` (None: off).
+        sinks: float32[heads], the score of one more key for each head, which has no value (None: no such key).
 
     Returns:
         float32[lanes, columns, heads, head_dim].
@@ -45,6 +47,10 @@ def attend(
     seen = key <= position[:, :, None]
     if window is not None:
         seen &= position[:, :, None] - key < window
-    weights = jax.nn.softmax(jnp.where(seen[:, :, None, None, :], scores, NEGATIVE), axis=-1)
+    scores = jnp.where(seen[:, :, None, None, :], scores, NEGATIVE)
+    if sinks is not None:
+        sink = sinks.reshape(1, 1, kv_heads, heads // kv_heads, 1)
+        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)[..., :keys]
     out = jnp.einsum("nckgs,knsd->nckgd", weights, v, precision="highest")
     return out.reshape(lanes, columns, heads, dim)

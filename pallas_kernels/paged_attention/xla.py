@@ -5,6 +5,7 @@ window or the table width; a block that is masked for a row leaves its running m
 The number of blocks is a loop bound read at run time, so one program serves every context length.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -15,19 +16,6 @@ from pallas_kernels.ordered import ordered_sum
 
 BLOCK = 256
 NEGATIVE = -1e30
-
-
-def write_rows(pages: jax.Array, rows: jax.Array, page: jax.Array, offset: jax.Array) -> jax.Array:
-    """Write `rows` float[n, kv_heads, head_dim] at (`page` int32[n], `offset` int32[n]); in place where donated.
-
-    Rows that are padding carry page 0, the scratch page; several of them may collide there.
-    """
-    kv_heads, count, size, dim = pages.shape
-    head = jnp.arange(kv_heads, dtype=jnp.int32)[:, None] * (count * size)
-    index = (head + (page * size + offset)[None, :]).reshape(-1)
-    flat = pages.reshape(kv_heads * count * size, dim)
-    update = rows.astype(pages.dtype).transpose(1, 0, 2).reshape(-1, dim)
-    return flat.at[index].set(update, mode="promise_in_bounds").reshape(pages.shape)
 
 
 def _gather(pages: jax.Array, ids: jax.Array) -> jax.Array:
@@ -58,12 +46,13 @@ def attend(
     scale: float,
     window: int | None = None,
     soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Attention as in `reference.attend`, online softmax over key blocks (Milakov & Gimelshein, arXiv:1805.02867).
 
     Args:
-        q, k_pages, v_pages, table, start, scale, window, soft_cap: as in `reference.attend`; the table's width in
-            keys is a multiple of `BLOCK`.
+        q, k_pages, v_pages, table, start, scale, window, soft_cap, sinks: as in `reference.attend`; the table's width
+            in keys is a multiple of `BLOCK`.
         length: int32[lanes], valid columns; it only bounds how far the loop runs.
 
     Returns:
@@ -73,7 +62,8 @@ def attend(
     if columns == 1:
         # A lone query takes another code path in the compiler's products, with other bits: give it company.
         q = jnp.concatenate([q, q], axis=1)
-        pair = attend(q, k_pages, v_pages, table, start, length, scale=scale, window=window, soft_cap=soft_cap)
+        options: dict[str, Any] = {"scale": scale, "window": window, "soft_cap": soft_cap, "sinks": sinks}
+        pair = attend(q, k_pages, v_pages, table, start, length, **options)
         return pair[:, :1]
     kv_heads, group = k_pages.shape[0], heads // k_pages.shape[0]
     grouped = q.reshape(lanes, columns, kv_heads, group, dim).transpose(2, 0, 3, 1, 4)
@@ -89,6 +79,10 @@ def attend(
     first = Fold(
         jnp.full(shape, NEGATIVE, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros((*shape, dim), jnp.float32)
     )
+    if sinks is not None:
+        # A sink is a key without a value: it has taken part in the softmax before the first block.
+        top = jnp.broadcast_to(sinks.astype(jnp.float32).reshape(kv_heads, 1, group, 1), shape)
+        first = first._replace(top=top, total=jnp.ones(shape, jnp.float32))
     stop = (jnp.max(start + length) + (BLOCK - 1)) // BLOCK
     begin = jnp.int32(0) if window is None else jnp.maximum(jnp.min(_live(start, length)) - window, 0) // BLOCK
     last: Fold = lax.fori_loop(begin, stop, body, first)

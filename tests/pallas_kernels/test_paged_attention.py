@@ -10,22 +10,24 @@ import pytest
 from pallas_kernels.ordered import ordered_mean
 from pallas_kernels.ordered import ordered_sum
 from pallas_kernels.paged_attention import attend
+from pallas_kernels.paged_attention import implementation
 from pallas_kernels.paged_attention import reference
-from pallas_kernels.paged_attention import write_rows
 from pallas_kernels.paged_attention.xla import BLOCK
 
 PAGE = 32
-WIDTH = 2 * BLOCK // PAGE
 
-jitted = jax.jit(attend, static_argnames=("scale", "window", "form"))
+jitted = jax.jit(attend, static_argnames=("scale", "window", "soft_cap", "form"))
 
 
-def pools(kv_heads: int, dim: int, lanes: int, seed: int = 0) -> tuple[jax.Array, jax.Array, np.ndarray]:
+def pools(
+    kv_heads: int, dim: int, lanes: int, seed: int = 0, page: int = PAGE
+) -> tuple[jax.Array, jax.Array, np.ndarray]:
     """Random pages and tables that use them in a scattered order."""
     random = np.random.default_rng(seed)
-    pages = 1 + lanes * WIDTH
-    shape = (kv_heads, pages, PAGE, dim)
-    table = (1 + random.permutation(pages - 1)).reshape(lanes, WIDTH).astype(np.int32)
+    width = 2 * BLOCK // page
+    pages = 1 + lanes * width
+    shape = (kv_heads, pages, page, dim)
+    table = (1 + random.permutation(pages - 1)).reshape(lanes, width).astype(np.int32)
     return (
         jnp.asarray(random.normal(size=shape).astype(np.float32)),
         jnp.asarray(random.normal(size=shape).astype(np.float32)),
@@ -48,18 +50,55 @@ def test_equals_the_reference(
     dtype: Any,
     form: str,
 ) -> None:
-    lanes = 3
-    keys, values, table = pools(kv_heads, dim, lanes)
-    keys, values = keys.astype(dtype), values.astype(dtype)
     start = np.array([0, 250, 2 * BLOCK - columns], np.int32)
-    length = np.full(lanes, columns, np.int32)
+    compare(form, kv_heads, group, dim, columns, start, dtype, window=window, soft_cap=soft_cap)
+
+
+def test_sinks_take_part_in_the_softmax() -> None:
+    start = np.array([0, 300], np.int32)
+    for columns in (1, 6):
+        compare("xla", 2, 3, 64, columns, start, jnp.float32, window=70, sinks=True)
+    compare("mosaic-interpreted", 2, 3, 64, 2, start[1:], jnp.bfloat16, window=70, sinks=True)
+
+
+@pytest.mark.parametrize(
+    ("group", "dim", "columns", "page", "window", "soft_cap"),
+    [(4, 64, 1, 16, None, None), (2, 128, 40, 64, 70, None), (1, 256, 3, 128, None, 5.0), (2, 512, 1, 32, 300, None)],
+)
+def test_the_gpu_form_equals_the_reference(
+    group: int, dim: int, columns: int, page: int, window: int | None, soft_cap: float | None
+) -> None:
+    start = np.array([340], np.int32)
+    compare("mosaic-interpreted", 1, group, dim, columns, start, jnp.bfloat16, page, window=window, soft_cap=soft_cap)
+
+
+def compare(
+    form: str,
+    kv_heads: int,
+    group: int,
+    dim: int,
+    columns: int,
+    start: np.ndarray,
+    dtype: Any,
+    page: int = PAGE,
+    *,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: bool = False,
+) -> None:
+    """Attention of random windows at `start` is that of the reference."""
+    lanes = len(start)
+    keys, values, table = pools(kv_heads, dim, lanes, page=page)
+    keys, values = keys.astype(dtype), values.astype(dtype)
     random = np.random.default_rng(1)
     q = jnp.asarray(random.normal(size=(lanes, columns, kv_heads * group, dim)).astype(np.float32)).astype(dtype)
-    scale = dim**-0.5
-    found = attend(q, keys, values, table, start, length, scale=scale, window=window, soft_cap=soft_cap, form=form)
-    wanted = reference.attend(q, keys, values, table, start, scale=scale, window=window, soft_cap=soft_cap)
-    # The XLA form rounds softmax weights to the cache's dtype.
-    close = 2e-2 if dtype == jnp.bfloat16 and form == "xla" else 2e-5
+    options: dict[str, Any] = {"scale": dim**-0.5, "window": window, "soft_cap": soft_cap}
+    if sinks:
+        options["sinks"] = jnp.asarray(random.normal(size=kv_heads * group) * 3, jnp.float32)
+    found = jitted(q, keys, values, table, start, np.full(lanes, columns, np.int32), form=form, **options)
+    wanted = reference.attend(q, keys, values, table, start, **options)
+    # All forms but the compiled one for CPUs round softmax weights to the cache's dtype.
+    close = 2e-2 if dtype == jnp.bfloat16 and form != "ffi" else 2e-5
     np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), atol=close, rtol=close)
 
 
@@ -106,14 +145,42 @@ def test_padding_lanes_change_nothing(form: str) -> None:
         assert np.isfinite(np.asarray(found)).all()
 
 
-def test_rows_are_written_where_they_belong() -> None:
-    keys, _, _ = pools(2, 64, 1)
-    rows = jnp.asarray(np.random.default_rng(2).normal(size=(4, 2, 64)).astype(np.float32))
-    page, offset = np.array([3, 0, 7, 0], np.int32), np.array([5, 1, 31, 1], np.int32)
-    written = np.asarray(write_rows(keys, rows, page, offset))
-    wanted = np.asarray(keys).copy()
-    wanted[:, 3, 5], wanted[:, 7, 31] = rows[0], rows[2]
-    np.testing.assert_array_equal(written[:, 1:], wanted[:, 1:])
+def test_a_query_on_a_gpu_has_the_same_bits_in_any_company() -> None:
+    keys, values, table = pools(1, 64, 3)
+    keys, values = keys.astype(jnp.bfloat16), values.astype(jnp.bfloat16)
+    start = np.array([130, 0, 290], np.int32)
+    q = jnp.asarray(np.random.default_rng(1).normal(size=(3, 6, 2, 64)), jnp.float32).astype(jnp.bfloat16)
+
+    def run(lanes: slice, first: int, count: int, width: int) -> np.ndarray:
+        some = q[lanes, first : first + count]
+        length = np.full(some.shape[0], count, np.int32)
+        args = (some, keys, values, table[lanes, :width], start[lanes] + np.int32(first), length)
+        return np.asarray(jitted(*args, scale=0.1, window=100, form="mosaic-interpreted")).view(np.int32)
+
+    whole = run(slice(None), 0, 6, table.shape[1])
+    # A window's first query keeps its place in its tile: a simulated product, unlike wgmma, depends on it.
+    np.testing.assert_array_equal(run(slice(0, 1), 0, 1, BLOCK // PAGE)[0, 0], whole[0, 0])
+    np.testing.assert_array_equal(run(slice(0, 2), 0, 2, table.shape[1])[:, :2], whole[:2, :2])
+    np.testing.assert_array_equal(run(slice(2, 3), 0, 6, table.shape[1])[0], whole[2])
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "group", "dim", "columns", "page"),
+    [(8, 4, 128, 1, 64), (8, 8, 64, 8, 16), (4, 2, 256, 256, 128), (1, 8, 512, 1, 64)],
+)
+@pytest.mark.parametrize(("window", "soft_cap", "sinks"), [(None, None, False), (512, 50.0, True)])
+def test_lowers_for_a_gpu(
+    kv_heads: int, group: int, dim: int, columns: int, page: int, window: int | None, soft_cap: float | None,
+    sinks: bool, h200: None,
+) -> None:  # fmt: skip
+    assert implementation() == "mosaic (sm_90a)"
+    q, pages = (8, columns, kv_heads * group, dim), (kv_heads, 1000, page, dim)
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (q, pages, pages)]
+    arguments += [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((8, 2048 // page), (8,), (8,))]
+    options: dict[str, Any] = {"scale": 0.1, "window": window, "soft_cap": soft_cap}
+    if sinks:
+        options["sinks"] = jax.ShapeDtypeStruct((kv_heads * group,), jnp.float32)
+    assert "mosaic_gpu" in jitted.trace(*arguments, **options).lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 64, 96, 127, 256, 576, 1000])
@@ -134,5 +201,10 @@ def test_dispatch_fails_closed() -> None:
         attend(q, keys, values, table, one, one, scale=1.0, form="cuda")
     with pytest.raises(ValueError, match="do not divide"):
         attend(jnp.zeros((1, 1, 3, 64), jnp.float32), keys, values, table, one, one, scale=1.0)
+    for form in ("mosaic", "mosaic-interpreted"):
+        with pytest.raises(ValueError, match=f"no implementation '{form}'"):
+            attend(q, keys, values, table, one, one, scale=1.0, form=form)
+    with pytest.raises(ValueError, match="one a query head"):
+        attend(q, keys, values, table, one, one, scale=1.0, sinks=jnp.zeros(3))
     with pytest.raises(ValueError, match="do not fill blocks"):
         attend(q, keys, values, table[:, :3], one, one, scale=1.0)

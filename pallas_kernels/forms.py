@@ -1,6 +1,7 @@
 """Which form of each operation runs in this process: a fact that compiled programs depend on."""
 
 from pallas_kernels import dense_matmul
+from pallas_kernels import expert_matmul
 from pallas_kernels import packed_attention
 from pallas_kernels import page_write
 from pallas_kernels import paged_attention
@@ -15,4 +16,5 @@ def kernels() -> tuple[str, ...]:
         f"packed attention: {packed_attention.implementation()}",
         f"int8 product: {quantised_matmul.implementation()}",
         f"dense product: {dense_matmul.implementation()}",
+        f"expert product: {expert_matmul.implementation()}",
     )

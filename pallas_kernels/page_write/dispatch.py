@@ -27,7 +27,7 @@ def write_rows(
     kv_heads, _, _, dim = pages.shape
     if rows.shape != (*page.shape, kv_heads, dim) or page.shape != offset.shape or page.ndim != 1:
         raise ValueError(f"page_write takes [n, {kv_heads}, {dim}], [n] and [n], not {rows.shape}, {page.shape}")
-    # TMA copies whole multiples of 16 bytes, at most 256 heads and 256 values at once; a block of threads, of 128 bytes.
+    # TMA copies whole multiples of 16 bytes, at most 256 heads and values at once; four warps copy 128 bytes at least.
     size, width = pages.dtype.itemsize, min(dim, 256)
     fits = width * size % 16 == 0 and dim % width == 0 and kv_heads <= 256 and kv_heads * width * size % 128 == 0
     chosen = form or ("mosaic" if gpu.hopper() and fits else "xla")

@@ -45,7 +45,14 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 def tiny_engine(
-    family: str, cache_dir: Path, *, short: bool = False, dtype: Any = jnp.bfloat16, tp: int = 1, **options: Any
+    family: str,
+    cache_dir: Path,
+    *,
+    short: bool = False,
+    dtype: Any = jnp.bfloat16,
+    tp: int = 1,
+    drafter: Any = None,
+    **options: Any,
 ) -> LocalEngine:
     """An engine of `LANES` lanes over a tiny checkpoint; a `short` one hands out pages for one whole context only."""
     checkpoint = open_checkpoint(TINY / family)
@@ -62,7 +69,7 @@ def tiny_engine(
     settings = EngineOptions(
         model=TINY / family, parallel=LANES, page_size=PAGE, compile_cache_dir=cache_dir, tp=tp, **options
     )
-    engine, _ = start_engine(cfg, weights, plan, plain, settings, checkpoint.fingerprint)
+    engine, _ = start_engine(cfg, weights, plan, plain, settings, checkpoint.fingerprint, drafter=drafter)
     if short:
         # The arrays keep their size, so that the programs are the ones that other tests compiled.
         pages = engine.core.pages

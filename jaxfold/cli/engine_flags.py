@@ -104,6 +104,12 @@ _compute_flags: Final = options(
         group=ENGINE,
         help="Most tokens that are guessed for a reply at once.",
     ),
+    option(
+        "--draft-model",
+        metavar="MODEL",
+        group=ENGINE,
+        help="A smaller model with the same tokenizer (a name, a path or a Hugging Face id) that guesses too.",
+    ),
 )
 
 _cache_flags: Final = options(

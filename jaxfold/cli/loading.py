@@ -60,6 +60,8 @@ def start(
         CliError, CheckpointError, TokenizerError, EngineError, ChatTemplateError: one sentence for the caller.
     """
     path = locate(model, progress)
+    if flags.get("draft_model") is not None:
+        flags = {**flags, "draft_model": locate(flags["draft_model"], progress)}
     options = engine_options(path, flags)
     progress("loading JAX")
     from jaxfold.runtime.constraints.grammars import XGrammars

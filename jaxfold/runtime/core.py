@@ -134,7 +134,7 @@ class Core:
         if job.cached_tokens is None:
             job.cached_tokens = lane.filled
         if self.planner is not None:
-            lane.drafts = self.planner.open(job)
+            lane.drafts = self.planner.open(lane)
         self.device.begin(lane)
         if job.request.guide is not None:
             try:
@@ -255,8 +255,8 @@ class Core:
         if shape is None:
             return None
         drawings = []
-        for lane, found in zip(lanes, proposals, strict=True):
-            drafts = () if found is None else found.tokens[: shape.columns - 1]
+        for lane, found in zip(lanes, self.planner.made(lanes, proposals, shape.columns - 1), strict=True):
+            drafts = () if found is None else found.tokens
             # Nobody gives way to a draft.
             if found is None or not self.pages.grow(lane, lane.position + 1 + len(drafts)):
                 drawings.append(self._drawing(lane))
@@ -417,6 +417,8 @@ class Core:
             self.fail(lane, message)
         self.pages.reset()
         self.device.rebuild()
+        if self.planner is not None:
+            self.planner.rebuild()
         self.share.reset()
 
     def check_integrity(self) -> None:

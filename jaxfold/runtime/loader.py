@@ -24,8 +24,11 @@ from jaxfold.runtime import self_check
 from jaxfold.runtime.api import EngineInfo
 from jaxfold.runtime.core import Core
 from jaxfold.runtime.device import Device
+from jaxfold.runtime.draft_loader import load_draft
+from jaxfold.runtime.draft_loader import open_draft
 from jaxfold.runtime.drafting import costs
 from jaxfold.runtime.drafting.costs import measured
+from jaxfold.runtime.drafting.drafter import Drafter
 from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.engine import LocalEngine
 from jaxfold.runtime.hosts.follower import follow
@@ -93,6 +96,7 @@ class _Prepared:
     plan: CachePlan
     kv_dtype: jnp.dtype
     programs: Programs
+    drafter: Drafter | None
 
 
 def load_engine(
@@ -114,7 +118,7 @@ def load_engine(
     ready = _prepare(options, progress, accept, hosts)
     engine, verdict = start_engine(
         ready.cfg, ready.weights, ready.plan, ready.kv_dtype, ready.options, ready.checkpoint.fingerprint, progress,
-        ready.programs, hosts,
+        ready.programs, ready.drafter, hosts,
     )  # fmt: skip
     return LoadedModel(
         engine=engine,
@@ -133,7 +137,8 @@ def follow_engine(options: EngineOptions, hosts: Follower, progress: Progress = 
     Raises:
         CheckpointError, CapacityError, HostError: as `load_engine`.
     """
-    ready = _prepare(options, progress, lambda *_: None, hosts)
+    # Drafts are made on host 0; here they are rows like others.
+    ready = _prepare(replace(options, draft_model=None), progress, lambda *_: None, hosts)
     device = _device(ready.programs, ready.weights, ready.plan, ready.options, ready.kv_dtype)
     hosts.ready()
     progress("following host 0")
@@ -153,10 +158,18 @@ def _prepare(options: EngineOptions, progress: Progress, accept: Accept, hosts: 
     if checkpoint.format != "orbax":
         check_shapes(checkpoint, cfg, family)
     accept(checkpoint, tokenizer)
+    draft = open_draft(
+        options, lambda found: choose_dtypes(_any_dtype(options), is_quantised(found)), read_tokenizer, tokenizer
+    )
     spread = place(cfg, options.tp)
     _tell(spread, cfg)
     held = tree_bytes(spread.local_shapes(cfg, weight_dtype))
     budget = int(free_bytes(options.tp) * options.memory_fraction) - held - RESERVE_BYTES
+    drafted = 0
+    if draft is not None:
+        budget -= draft.weight_bytes
+        drafted = draft.context(options, options.context or cfg.max_position, budget)
+        budget -= draft.cache_bytes(options, drafted)
     if hosts is not None:
         budget = hosts.least(budget)
     plan = _plan(spread.sharing.local(cfg), options, kv_dtype, budget)
@@ -165,7 +178,8 @@ def _prepare(options: EngineOptions, progress: Progress, accept: Accept, hosts: 
     programs = ready_programs(cfg, shapes, plan, kv_dtype, options, progress)
     progress(f"loading the weights ({weight_dtype.name})")
     weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress, spread)
-    return _Prepared(options, checkpoint, cfg, tokenizer, weights, plan, kv_dtype, programs)
+    drafter = None if draft is None else load_draft(draft, options, drafted, cfg.vocab_size, progress)
+    return _Prepared(options, checkpoint, cfg, tokenizer, weights, plan, kv_dtype, programs, drafter)
 
 
 def _device(
@@ -190,12 +204,13 @@ def start_engine(
     fingerprint: str,
     progress: Progress = lambda _: None,
     programs: Programs | None = None,
+    drafter: Drafter | None = None,
     hosts: Leader | None = None,
 ) -> tuple[LocalEngine, self_check.Verdict | None]:
     """An engine over weights that are on their devices and a cache of the given size; `options.model` is not read.
 
     `fingerprint` names the weights in the cached verdict of the self-check; `programs` are compiled here if not given;
-    `hosts` share the model with this one.
+    `drafter` makes drafts beside the proposers that need no weights; `hosts` share the model with this one.
     """
     compiles = CompileCounter()
     if programs is None:
@@ -205,7 +220,7 @@ def start_engine(
     level = "A" if verdict is None else verdict.level
     if level == "C":
         LOG.warning("this machine's products are not bit-stable (level C): prefix reuse is off")
-    planner = _planner(device, fingerprint, options, verdict)
+    planner = _planner(device, fingerprint, options, verdict, drafter)
     core = _core(device, plan, options, level, planner)
     info = _info(cfg, weights, plan, options, level, kv_dtype, programs.table.count)
     info = replace(info, drafting=planner is not None)
@@ -245,6 +260,11 @@ def choose_dtypes(options: EngineOptions, quantised: bool) -> tuple[jnp.dtype, j
     compute = plain if options.compute_dtype == "auto" else jnp.dtype(_DTYPES[options.compute_dtype])
     kv = compute if options.kv_dtype == "auto" else jnp.dtype(_DTYPES[options.kv_dtype])
     return weight, compute, kv
+
+
+def _any_dtype(options: EngineOptions) -> EngineOptions:
+    """The options without a choice of dtypes: that is the other model's."""
+    return replace(options, weight_dtype="auto", compute_dtype="auto", kv_dtype="auto")
 
 
 def compute_name(dtype: jnp.dtype) -> Literal["float32", "bfloat16"]:
@@ -293,7 +313,11 @@ def _check(device: Device, fingerprint: str, options: EngineOptions, progress: P
 
 
 def _planner(
-    device: Device, fingerprint: str, options: EngineOptions, verdict: self_check.Verdict | None
+    device: Device,
+    fingerprint: str,
+    options: EngineOptions,
+    verdict: self_check.Verdict | None,
+    drafter: Drafter | None,
 ) -> Planner | None:
     """Decides about drafts; None where they are switched off or the self-check has found that they are not exact."""
     table = device.programs.table
@@ -305,7 +329,7 @@ def _planner(
     begun = time.perf_counter()
     round_costs = measured(device, _kept(device, fingerprint, "costs", costs.__file__))
     LOG.debug("costs of rounds: %s after %.1f s", round_costs, time.perf_counter() - begun)
-    return Planner(table, round_costs)
+    return Planner(table, round_costs, drafter)
 
 
 def _kept(device: Device, fingerprint: str, what: str, method: str) -> Path | None:

@@ -51,6 +51,7 @@ class EngineOptions:
         draft: guess next tokens and verify several in one step where that is expected to be faster; the tokens are
             the same either way.
         draft_tokens: most tokens that are guessed for a reply at once.
+        draft_model: path of a smaller checkpoint with the same tokenizer that guesses too.
         compile_cache_dir, weight_cache_dir: where a second start finds compiled programs and converted weights;
             None keeps nothing on disk.
         seed_salt: goes into the seed of requests that name none.
@@ -76,6 +77,7 @@ class EngineOptions:
     prefix_cache: bool = True
     draft: bool = True
     draft_tokens: int = 7
+    draft_model: Path | None = None
     compile_cache_dir: Path | None = None
     weight_cache_dir: Path | None = None
     seed_salt: int = 0
@@ -88,6 +90,8 @@ class EngineOptions:
         _one_of(compute_dtype=(self.compute_dtype, get_args(ComputeDtype)), kv_dtype=(self.kv_dtype, get_args(KvDtype)))
         if self.parallel > MOST_LANES:
             raise OptionsError("parallel", f"must be at most {MOST_LANES}, not {self.parallel}")
+        if self.draft_model is not None and not self.draft:
+            raise OptionsError("draft_model", "is of no use where drafts are switched off")
         if not 1 <= self.draft_tokens <= MOST_DRAFTS:
             raise OptionsError("draft_tokens", f"must be between 1 and {MOST_DRAFTS}, not {self.draft_tokens}")
         if self.page_size < SMALLEST_PAGE or KEY_BLOCK % self.page_size:

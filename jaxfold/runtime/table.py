@@ -132,7 +132,17 @@ def make_table(lanes: int, widths: Mapping[str, int], draft_tokens: int) -> Tabl
         if lanes > 1:
             crowd = min(lanes, max(CROWD_LANES, (lanes + 1) // 2))
             windows.append(StepShape(crowd, 0, min(columns, CROWD_COLUMNS)))
-    rows = max(DRAW_ROWS, columns, lanes)
     shared = SHARED_CHUNKS if lanes > 1 else ()
     chunks = tuple(c for c in CHUNKS if c not in shared[1:])
-    return Table(lanes, decode, tuple(windows), chunks, shared, (1, -(-rows // CROWD_COLUMNS) * CROWD_COLUMNS), widths)
+    return Table(lanes, decode, tuple(windows), chunks, shared, _draws(max(columns, lanes)), widths)
+
+
+def draft_table(lanes: int, widths: Mapping[str, int]) -> Table:
+    """The table of a draft model: nothing waits beside its chunks, and nothing is verified."""
+    decode = tuple(sorted({1, lanes}))
+    return Table(lanes, decode, (), (CHUNKS[0], CHUNKS[-1]), (), _draws(lanes), widths)
+
+
+def _draws(rows: int) -> tuple[int, ...]:
+    """Row counts of the draws where one call should hold `rows` rows: whole windows of a crowd."""
+    return (1, -(-max(DRAW_ROWS, rows) // CROWD_COLUMNS) * CROWD_COLUMNS)

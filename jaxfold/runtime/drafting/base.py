@@ -4,17 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+UNMADE = -1
+"""Stands for a token that is made only if the proposal is taken (see `drafter.Drafter`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Guessed next tokens of one reply, from the proposer called `source`.
 
-    `confidence` is how likely each of them is right, given that those before it are.
+    `confidence` is how likely each of them is right, given that those before it are. Where the tokens take work of the
+    device they are `UNMADE`, all of them.
     """
 
     source: str
     tokens: tuple[int, ...]
     confidence: float
+
+    @property
+    def promised(self) -> bool:
+        """Whether the tokens are still to be made."""
+        return UNMADE in self.tokens[:1]
 
     def expected(self, limit: int) -> float:
         """Tokens that are likely to be accepted of the first `limit`."""

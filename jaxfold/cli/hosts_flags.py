@@ -141,7 +141,7 @@ def follow_host_0(model: str | None, flags: Mapping[str, Any], seat: "Seat") -> 
             try:
                 follow_engine(settings, group, steps)
             except BaseException as error:
-                group.close(sentence(error))
+                group.close("it was interrupted" if isinstance(error, KeyboardInterrupt) else sentence(error))
                 raise
             group.close()
         click.echo("stopped")

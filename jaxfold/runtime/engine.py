@@ -109,7 +109,6 @@ class LocalEngine:
         """Nothing can be computed any more: every request ends with this error. Any thread may call this."""
         with self._wake:
             self._abandoned = True
-            self._failures = MAX_FAILURES
             known, self._known = self._known, {}
             self._wake.notify()
         for request_id, sink in known.items():
@@ -120,8 +119,8 @@ class LocalEngine:
 
     @property
     def healthy(self) -> bool:
-        """False once the engine has given up after repeated failures."""
-        return self._failures < MAX_FAILURES
+        """False once the engine has given up after repeated failures, or was abandoned."""
+        return self._failures < MAX_FAILURES and not self._abandoned
 
     @property
     def idle(self) -> bool:
@@ -217,11 +216,12 @@ class LocalEngine:
             except Exception:
                 if self._abandoned:
                     return
-                self._failures += 1
-                LOG.exception("a step failed (%d in a row)", self._failures)
                 if not self._core.device.alone:
+                    LOG.exception("a step failed that several hosts shared")
                     self.abandon(STEP_FAILED)
                     return
+                self._failures += 1
+                LOG.exception("a step failed (%d in a row)", self._failures)
                 self._core.fail_running(STEP_FAILED)
         with self._wake:
             self._core.cancel(self._known.copy())

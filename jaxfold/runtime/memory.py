@@ -44,7 +44,7 @@ def return_freed_memory() -> None:
 def free_bytes(devices: int = 1) -> int:
     """Memory that may still be taken on each of the first `devices` devices, those of other hosts left out: the least
     of their own, or an equal part of the host's, a container's limit respected."""
-    here = [device for device in jax.devices()[:devices] if device.process_index == jax.process_index()]
+    here = local_devices(devices)
     owned = [device.memory_stats() or {} for device in here]
     if all("bytes_limit" in stats for stats in owned):
         return min(int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0)) for stats in owned)
@@ -112,6 +112,12 @@ def group_pages(tokens: int, page_size: int, window: int | None) -> int:
         return pages
     # The window, one chunk being written, and one page at each ragged end; twice, so that prefixes can be kept.
     return min(pages, 2 * (-(-window // page_size) + 2 + CHUNKS[-1] // page_size))
+
+
+def local_devices(devices: int) -> list[jax.Device]:
+    """Those of the first `devices` devices that are this process's."""
+    found = jax.devices()[:devices]
+    return found if jax.process_count() == 1 else [d for d in found if d.process_index == jax.process_index()]
 
 
 def _largest(fits: object, step: int, limit: int) -> int:

@@ -17,7 +17,7 @@ BEAT_S: Final = 0.5
 """Seconds between two heartbeats. A closed connection is seen at once, without them."""
 SILENCE_S: Final = 5.0
 """Seconds of silence after which a serving host is lost: more than Python may need to come round on a busy machine."""
-LOADING_SILENCE_S: Final = 60.0
+LOADING_SILENCE_S: Final = 20.0
 """The same while a host loads, where calls that hold Python's lock may take long."""
 
 Lost = Callable[[str], None]

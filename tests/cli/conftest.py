@@ -34,8 +34,13 @@ class Loader:
     before: Callable[[], None] = lambda: None
 
     def load_engine(
-        self, options: EngineOptions, progress: Callable[[str], None], accept: Callable[..., None]
+        self,
+        options: EngineOptions,
+        progress: Callable[[str], None],
+        accept: Callable[..., None],
+        hosts: object | None = None,
     ) -> SimpleNamespace:
+        assert hosts is None
         progress("reading weights")
         self.options.append(options)
         self.before()

@@ -45,7 +45,8 @@ class Link:
 
     def __init__(self, sock: socket.socket, send_key: bytes, receive_key: bytes, host_id: int) -> None:
         sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host_id = host_id
         self._sock = sock
         self._send_key, self._receive_key = send_key, receive_key

@@ -62,6 +62,17 @@ def gather(seat: Seat, facts: Facts, progress: Progress) -> list[Link]:
         HostError: the address cannot be had, or somebody does not come in time.
     """
     found: dict[int, Link] = {}
+    try:
+        _gather(seat, facts, progress, found)
+    except BaseException:
+        for link in found.values():
+            link.close()
+        raise
+    return [found[host_id] for host_id in sorted(found)]
+
+
+def _gather(seat: Seat, facts: Facts, progress: Progress, found: dict[int, Link]) -> None:
+    """`gather`, into `found`."""
     deadline = time.monotonic() + seat.join_s
     _listen(seat.host, seat.port + 1, "JAX's own coordinator needs").close()
     with _listen(seat.host, seat.port, "the other hosts come to") as listener:
@@ -77,15 +88,15 @@ def gather(seat: Seat, facts: Facts, progress: Progress) -> list[Link]:
                 continue
             link = _welcomed(sock, address[0], seat, facts, found)
             if link is not None:
+                if link.host_id in found:
+                    found[link.host_id].close()
                 found[link.host_id] = link
                 LOG.info("%s is here", f"host {link.host_id}")
-    links = [found[host_id] for host_id in sorted(found)]
-    for link in links:
+    for link in found.values():
         try:
             link.send(Message(Kind.WELCOME))
         except LinkError as error:
             raise HostError(f"host {link.host_id} went away again: it {error}") from None
-    return links
 
 
 def join(seat: Seat, facts: Facts, progress: Progress) -> Link:

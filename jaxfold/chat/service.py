@@ -48,6 +48,7 @@ from jaxfold.runtime.api import Grammars
 from jaxfold.runtime.api import Guide
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError
+from jaxfold.runtime.api import Thinking
 from jaxfold.tokenizers.base import Tokenizer
 from jaxfold.tokenizers.base import TokenizerError
 
@@ -230,20 +231,33 @@ class ChatService:
             grammar = compiled(self.grammars, spec_of(constraint), constraint.param)
         if grammar is not None and not free:
             self._check_end(request, "tool_choice" if constraint is None else constraint.param)
-        opened = template.opens_reasoning(rendered.text)
-        thinking = thinking_of(
+        try:
+            thinking = self._thinking(request, rendered, budget, constrained=constrained)
+        except RequestError as error:
+            if constrained or request.thinking_budget is not None:
+                raise
+            return None, (
+                f"the server's {error.message}",
+            )  # the operator's wish, about which no client can do anything
+        if thinking is None and grammar is None:
+            return None, warnings
+        return Guide(thinking, grammar, self.tokenizer.eos_ids, free), warnings
+
+    def _thinking(
+        self, request: ChatRequest, rendered: Rendered, budget: int | None, *, constrained: bool
+    ) -> Thinking | None:
+        template, text = self.template, rendered.text
+        return thinking_of(
             template.markers,
             self.tokenizer,
-            opened=opened,
-            may_open=request.enable_thinking is not False and not rendered.text.rstrip().endswith(_end_of(template)),
+            opened=template.opens_reasoning(text),
+            may_open=request.enable_thinking is not False and not text.rstrip().endswith(_end_of(template)),
             # Of a forced call in channels the reasoning is left out: its message would have to end first.
             channels=template.channels and not request.force_tool,
             constrained=constrained,
             budget=budget,
+            param=_reason_for(request),
         )
-        if thinking is None and grammar is None:
-            return None, warnings
-        return Guide(thinking, grammar, self.tokenizer.eos_ids, free), warnings
 
     def _completion_guide(self, request: CompletionRequest) -> Guide | None:
         if request.constraint is None:
@@ -385,3 +399,10 @@ class ChatService:
 def _end_of(template: ChatTemplate) -> str:
     """What a prompt ends with whose reasoning is over already; nothing that a prompt ends with where there is none."""
     return "\0" if template.markers is None else template.markers.end
+
+
+def _reason_for(request: ChatRequest) -> str:
+    """The field for which it must be told where the reasoning ends."""
+    if request.constraint is not None:
+        return request.constraint.param
+    return "tool_choice" if request.force_tool else "thinking_budget"

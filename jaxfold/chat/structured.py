@@ -145,10 +145,12 @@ def thinking_of(
     channels: bool,
     constrained: bool,
     budget: int | None,
+    param: str,
 ) -> Thinking | None:
     """How the reasoning before an answer is told by its tokens; None where the answer begins at once.
 
-    `opened`: the prompt ends inside a block; `may_open`: the reply may begin with one.
+    `opened`: the prompt ends inside a block; `may_open`: the reply may begin with one. `param` is the field
+    that needs to know.
 
     Raises:
         RequestError: the reasoning does not end with a token of its own, so nobody could say where the answer begins.
@@ -164,7 +166,6 @@ def thinking_of(
         return None
     end = tuple(tokenizer.encode(markers.end, parse_special=True))
     if len(end) != 1:
-        param = "thinking_budget" if budget and not constrained else "response_format"
         raise RequestError(
             f"{param} needs reasoning to be off: this model's {markers.end} is not one token, so that the start of the "
             "answer cannot be told",

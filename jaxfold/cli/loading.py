@@ -16,6 +16,7 @@ from jaxfold.cli.engine_flags import engine_options
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.models import locate
 from jaxfold.cli.sampling_flags import chosen_sampling
+from jaxfold.cli.sampling_flags import flag_sampling
 from jaxfold.runtime.api import SamplingParams
 
 if TYPE_CHECKING:
@@ -81,6 +82,16 @@ def start(
     grammars = XGrammars(loaded.tokenizer, loaded.engine.info.vocab_size)
     service = ChatService(loaded.engine, loaded.tokenizer, renderer, settings, grammars)
     return Started(loaded, service, SamplingParams(**chosen), frozenset(chosen))
+
+
+def chat_settings(flags: Mapping[str, Any]) -> ChatSettings:
+    """What the options of `serve` say of every chat."""
+    given = {name: flags[name] for name in ("reply_limit", "thinking_budget") if flags[name] is not None}
+    if flags["max_tokens"] is not None:
+        given["default_max_tokens"] = flags["max_tokens"]
+    config_wins = flags["sampling_precedence"] == "config"
+    pinned = flag_sampling(flags) if config_wins else {}
+    return ChatSettings(**given, stop=flags["stop"], merge_stops=config_wins, pinned_sampling=pinned)
 
 
 def special_texts(config: Mapping[str, Any]) -> dict[str, str]:

@@ -35,7 +35,6 @@ from jaxfold.cli.parameters import log_level_option
 from jaxfold.cli.parameters import optional_model_argument
 from jaxfold.cli.progress import Steps
 from jaxfold.cli.progress import configure_logging
-from jaxfold.cli.sampling_flags import flag_sampling
 from jaxfold.cli.sampling_flags import sampling_flags
 from jaxfold.cli.sampling_flags import server_sampling_flags
 from jaxfold.cli.serve_flags import access_flags
@@ -148,21 +147,14 @@ class _Server:
         from jaxfold.api.app import create_app
         from jaxfold.api.server import Shutdown
         from jaxfold.api.settings import ApiSettings
-        from jaxfold.chat.service import ChatSettings
+        from jaxfold.cli.loading import chat_settings
         from jaxfold.cli.loading import read_template
 
         self._model = model
         self._flags = flags
         names = served_names(model, flags)
         self._template = read_template(flags["chat_template"])
-        given = {"default_max_tokens": flags["max_tokens"], "reply_limit": flags["reply_limit"]}
-        config_wins = flags["sampling_precedence"] == "config"
-        self._chat = ChatSettings(
-            **{name: value for name, value in given.items() if value is not None},
-            stop=flags["stop"],
-            merge_stops=config_wins,
-            pinned_sampling=flag_sampling(flags) if config_wins else {},
-        )
+        self._chat = chat_settings(flags)
         settings = ApiSettings(
             model=names.main,
             serves_chat=names.chat is not None,

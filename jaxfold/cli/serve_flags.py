@@ -218,6 +218,13 @@ reply_flags: Final[Decorator] = options(
         help="Effort of a chat that names none; none turns thinking off.",
     ),
     option(
+        "--thinking-budget",
+        type=click.IntRange(min=1),
+        group=REPLIES,
+        show_default="none",
+        help="Most tokens of reasoning in a reply whose request names no thinking_budget.",
+    ),
+    option(
         "--hosted-tools",
         type=click.Choice(["reject", "drop"]),
         default="reject",

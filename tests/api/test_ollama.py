@@ -231,8 +231,12 @@ def test_options_that_are_wrong(server: Server, path: str, options: Any, name: s
         ({"keep_alive": "1" * 64 + "!"}, "keep_alive"),
         ({"format": "xml"}, "format"),
         ({"format": 5}, "format"),
-        ({"format": "json"}, "format"),
-        ({"format": {"type": "object"}}, "format"),
+        ({"format": ["json"]}, "format"),
+        ({"format": {"type": "banana"}}, "banana"),
+        ({"temperature": 0}, "options.temperature"),
+        ({"max_tokens": 5}, "options.num_predict"),
+        ({"logit_bias": {"1": 5}}, "logit_bias is not a field of this route"),
+        ({"thinking_budget": -1}, "thinking_budget"),
         ({"logprobs": True}, "logprobs"),
         ({"truncate": True}, "truncate"),
         ({"skills": ["pdf"]}, "skills"),
@@ -247,7 +251,7 @@ def test_fields_that_are_wrong(server: Server, path: str, fields: dict[str, Any]
 @pytest.mark.parametrize("fields", [
     {"keep_alive": -1}, {"keep_alive": "5m"}, {"keep_alive": "1h30m"}, {"keep_alive": "300"}, {"format": ""},
     {"format": None}, {"think": False}, {"think": None}, {"options": None}, {"tools": []}, {"logprobs": False},
-    {"reasoning_effort": "none"}, {"context": []}, {"something_new": 1},
+    {"reasoning_effort": "none"}, {"context": []}, {"something_new": 1}, {"temperature": None}, {"stop": []},
 ])  # fmt: skip
 def test_fields_that_ask_for_nothing(server: Server, fields: dict[str, Any]) -> None:
     body = whole(server, NATIVE, **fields)

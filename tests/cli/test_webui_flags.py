@@ -9,6 +9,7 @@ from jaxfold.api.uploads.store import UploadSettings
 from jaxfold.chat.service import ChatSettings
 from jaxfold.chat.types import RequestError
 from jaxfold.checkpoints.base import CheckpointError
+from jaxfold.cli.loading import chat_settings
 from jaxfold.cli.sampling_flags import chosen_sampling
 from jaxfold.cli.sampling_flags import flag_sampling
 from jaxfold.cli.serve import serve
@@ -65,6 +66,18 @@ def test_every_sampling_option_arrives() -> None:
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "repeat_penalty": 1.1, "penalty_last_n": 8,
         "presence_penalty": 0.25, "frequency_penalty": -1,
     }  # fmt: skip
+
+
+def test_every_option_of_a_chat_arrives() -> None:
+    given = flags(
+        "--max-tokens", "9", "--reply-limit", "clamp", "--thinking-budget", "64", "--stop", "x", "--top-k", "3"
+    )
+    assert chat_settings(given) == ChatSettings(
+        default_max_tokens=9, reply_limit="clamp", thinking_budget=64, stop=("x",), merge_stops=False
+    )
+    pinned = chat_settings(flags("--top-k", "3", "--sampling-precedence", "config"))
+    assert (pinned.pinned_sampling, pinned.merge_stops) == ({"top_k": 3}, True)
+    assert chat_settings(flags()) == ChatSettings(merge_stops=False)
 
 
 @pytest.mark.parametrize("path", [CHAT, "/api/chat", "/v1/completions"])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+from typing import Literal
 
 from jaxfold.api.http.fields import Body
 from jaxfold.api.http.fields import boolean
@@ -14,12 +15,16 @@ from jaxfold.api.http.fields import integer
 from jaxfold.api.http.fields import mapping
 from jaxfold.api.http.fields import sequence
 from jaxfold.api.http.fields import string
+from jaxfold.api.http.known_fields import SUPPORTED
 from jaxfold.api.http.known_fields import check_fields
+from jaxfold.api.ollama.format import read_format
 from jaxfold.api.openai.chat import EFFORTS
+from jaxfold.api.openai.chat import read_thinking_budget
 from jaxfold.api.openai.messages import read_messages
 from jaxfold.api.openai.messages import read_tools
 from jaxfold.api.openai.sampling import read_limits
 from jaxfold.api.openai.sampling import read_sampling
+from jaxfold.api.openai.structured import read_shape
 from jaxfold.api.settings import ApiSettings
 from jaxfold.chat.reasoning import template_effort
 from jaxfold.chat.template import ChatTemplate
@@ -30,6 +35,40 @@ from jaxfold.chat.types import Message
 from jaxfold.chat.types import RequestError
 from jaxfold.runtime.api import SamplingParams
 
+Kind = Literal["chat", "generate"]
+FIELDS: Mapping[Kind, frozenset[str]] = MappingProxyType(
+    {
+        "chat": frozenset(
+            {
+                "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "format", "options",
+                "think", "reasoning_effort", "thinking_budget", "keep_alive",
+            }
+        ),
+        "generate": frozenset(
+            {
+                "model", "prompt", "system", "raw", "suffix", "images", "stream", "format", "options", "think",
+                "reasoning_effort", "thinking_budget", "keep_alive",
+            }
+        ),
+    }
+)  # fmt: skip
+"""What each route reads of a body."""
+_OPTIONS = frozenset(
+    {
+        "temperature", "top_k", "top_p", "min_p", "seed", "repeat_penalty", "repeat_last_n", "presence_penalty",
+        "frequency_penalty", "stop",
+    }
+)  # fmt: skip
+_ELSEWHERE = SUPPORTED["chat"] | SUPPORTED["completions"]
+_INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        **{name: f"options.{name}" for name in _OPTIONS},
+        **dict.fromkeys(("max_tokens", "max_completion_tokens"), "options.num_predict"),
+        **dict.fromkeys(("response_format", "guided_json", "structured_outputs"), "format"),
+        "enable_thinking": "think",
+    }
+)
+"""What a client means by a field of the OpenAI routes."""
 THINK_LEVELS = ("low", "medium", "high", "max")
 FILL_CONTEXT = -2
 
@@ -91,8 +130,10 @@ def default_sampling(settings: ApiSettings) -> SamplingParams:
     return replace(settings.default_sampling, **silent)  # type: ignore[arg-type]  # each name is one of its fields
 
 
-def check_body(body: Body) -> None:
-    """Refuse what these routes cannot do, and check the fields that have no effect here.
+def check_body(body: Body, kind: Kind) -> None:
+    """Refuse what the route cannot do, and check the fields that have no effect here.
+
+    A field that only another route of this server knows is refused, so that nobody takes it for being heard.
 
     Raises:
         RequestError: 400 with the first such field as `param`.
@@ -101,7 +142,10 @@ def check_body(body: Body) -> None:
         if not _asks_nothing(body.get(name), harmless):
             why = f": {_WHY[name]}" if name in _WHY else ""
             raise RequestError(f"{name} is not supported by this server{why}", param=name)
-    _check_format(body.get("format"))
+    for name in _ELSEWHERE.difference(FIELDS[kind], _REFUSED).intersection(body):
+        if not _asks_nothing(body[name], ([], "", False)):
+            instead = f": send {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise RequestError(f"{name} is not a field of this route{instead}", param=name)
     _check_keep_alive(body.get("keep_alive"))
 
 
@@ -122,6 +166,7 @@ def read_chat(body: Body, settings: ApiSettings, template: ChatTemplate, model: 
     raw = sequence(body, "messages")
     kwargs, thinking = read_thinking(body, template, model)
     options = read_options(body)
+    constraint, forced = read_shape(body, read_format(body))
     messages = read_messages({"messages": with_ids([plain_message(one, at) for at, one in enumerate(raw)])})
     return ChatRequest(
         messages=messages,
@@ -130,6 +175,10 @@ def read_chat(body: Body, settings: ApiSettings, template: ChatTemplate, model: 
         tools=read_tools(body),
         template_kwargs=kwargs,
         enable_thinking=thinking,
+        parallel_tool_calls=boolean(body, "parallel_tool_calls", default=True),
+        constraint=constraint,
+        force_tool=forced,
+        thinking_budget=read_thinking_budget(body),
     )
 
 
@@ -145,16 +194,25 @@ def read_generate(
     options = read_options(body)
     sampling = options_sampling(options, settings, vocab_size)
     limits = options_limits(options)
+    constraint, budget = read_format(body), read_thinking_budget(body)
     if boolean(body, "raw"):
         if system:
             raise RequestError("raw takes the prompt as it stands, without a system text", param="system")
         if body.get("think") not in (None, False):
             raise RequestError("raw takes the prompt as it stands: think has no place in it", param="think")
-        return CompletionRequest(prompt, sampling, limits, add_special_tokens=True)
+        return CompletionRequest(prompt, sampling, limits, add_special_tokens=True, constraint=constraint)
     kwargs, thinking = read_thinking(body, template, model)
     instructions = [Message("system", system)] if system else []
     messages = (*instructions, Message("user", prompt))
-    return ChatRequest(messages, sampling, limits, template_kwargs=kwargs, enable_thinking=thinking)
+    return ChatRequest(
+        messages,
+        sampling,
+        limits,
+        template_kwargs=kwargs,
+        enable_thinking=thinking,
+        constraint=constraint,
+        thinking_budget=budget,
+    )
 
 
 def read_thinking(body: Body, template: ChatTemplate, model: str) -> tuple[dict[str, Any], bool]:
@@ -259,15 +317,6 @@ def _answered(message: Mapping[str, Any], waiting: list[tuple[str, str]]) -> Map
         return message
     waiting.remove(found)
     return {**message, "tool_call_id": found[0]}
-
-
-def _check_format(value: Any) -> None:
-    """`format` asks for a grammar; until the engine has one, only "" and null, which ask for none, pass."""
-    if value is None or value == "":
-        return
-    if not (value == "json" or isinstance(value, dict)):
-        raise RequestError('format must be "json", a JSON schema, "" or null', param="format")
-    raise RequestError("format is not supported by this server yet: ask for JSON in the prompt", param="format")
 
 
 def _check_keep_alive(value: Any) -> None:

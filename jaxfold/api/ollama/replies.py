@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
-from typing import Literal
 
 from quart import Response
 
@@ -13,6 +12,7 @@ from jaxfold.api.exchange.turns import turn_events
 from jaxfold.api.exchange.turns import with_silences
 from jaxfold.api.http.errors import as_api_error
 from jaxfold.api.http.wire import json_response
+from jaxfold.api.ollama.fields import Kind
 from jaxfold.api.ollama.wire import line
 from jaxfold.api.ollama.wire import nanoseconds
 from jaxfold.api.ollama.wire import ndjson_response
@@ -23,8 +23,6 @@ from jaxfold.chat.types import Finish
 from jaxfold.chat.types import ReasoningDelta
 from jaxfold.chat.types import TextDelta
 from jaxfold.chat.types import WrittenCall
-
-Kind = Literal["chat", "generate"]
 
 
 class OllamaTurn:

@@ -16,12 +16,12 @@ from jaxfold.api.http.fields import Body
 from jaxfold.api.http.fields import boolean
 from jaxfold.api.http.wire import json_response
 from jaxfold.api.http.wire import read_object
+from jaxfold.api.ollama.fields import Kind
 from jaxfold.api.ollama.fields import asks_to_load
 from jaxfold.api.ollama.fields import check_body
 from jaxfold.api.ollama.fields import read_chat
 from jaxfold.api.ollama.fields import read_generate
 from jaxfold.api.ollama.models import require_hosted
-from jaxfold.api.ollama.replies import Kind
 from jaxfold.api.ollama.replies import OllamaTurn
 from jaxfold.api.state import ServerState
 from jaxfold.chat.prepared import Prepared
@@ -56,7 +56,7 @@ def ollama_routes(state: ServerState, answer_page: AnswerPage) -> Blueprint:
 async def _answer(state: ServerState, kind: Kind, body: Body, size: int) -> Response:
     service = state.require_service()
     model = require_hosted(body, state.settings)
-    check_body(body)
+    check_body(body, kind)
     stream = boolean(body, "stream", default=True)
     call = Incoming(body, size, state, service, exchange_of(request.scope), model, ReplyOptions(stream))
     turn = OllamaTurn(call, kind)

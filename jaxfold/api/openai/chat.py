@@ -15,7 +15,6 @@ from jaxfold.api.http.fields import string
 from jaxfold.api.http.wire import dumps
 from jaxfold.api.openai.logprobs import ChatLogprobs
 from jaxfold.api.openai.logprobs import read_chat_logprobs
-from jaxfold.api.openai.messages import forces_tool
 from jaxfold.api.openai.messages import is_title_request
 from jaxfold.api.openai.messages import read_messages
 from jaxfold.api.openai.messages import read_tools
@@ -24,7 +23,7 @@ from jaxfold.api.openai.sampling import read_background
 from jaxfold.api.openai.sampling import read_cache_salt
 from jaxfold.api.openai.sampling import read_limits
 from jaxfold.api.openai.sampling import read_sampling
-from jaxfold.api.openai.structured import read_constraint
+from jaxfold.api.openai.structured import read_shape
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.state import ServerState
 from jaxfold.chat.reasoning import template_effort
@@ -119,10 +118,7 @@ def read_chat(
     check_single_choice(body)
     messages = read_messages(body) if messages is None else messages
     kwargs, thinking = _template_kwargs(body, template, settings.reasoning_effort)
-    constraint, forced = read_constraint(body), forces_tool(body)
-    if constraint is not None and forced:
-        param = constraint.param
-        raise RequestError(f'{param} cannot be combined with tool_choice "required" or a named function', param=param)
+    constraint, forced = read_shape(body)
     return ChatRequest(
         messages=messages,
         sampling=read_sampling(body, settings.default_sampling, vocab_size),
@@ -137,12 +133,12 @@ def read_chat(
         logprobs=read_chat_logprobs(body),
         constraint=constraint,
         force_tool=forced,
-        thinking_budget=_thinking_budget(body),
+        thinking_budget=read_thinking_budget(body),
     )
 
 
-def _thinking_budget(body: Body) -> int | None:
-    """Most tokens of reasoning; 0 is the same as missing."""
+def read_thinking_budget(body: Body) -> int | None:
+    """Most tokens of reasoning; 0 is the same as missing, which is what the server was started with."""
     return integer(body, "thinking_budget", low=0) or None
 
 

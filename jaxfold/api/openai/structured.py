@@ -1,10 +1,11 @@
-"""`response_format`, `guided_*` and `structured_outputs`: the one thing that the reply must match."""
+"""`response_format`, `guided_*`, `structured_outputs` and forced calls: the one thing that the reply must match."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from jaxfold.api.http.fields import Body
+from jaxfold.api.openai.messages import forces_tool
 from jaxfold.chat.types import Constraint
 from jaxfold.chat.types import RequestError
 from jaxfold.runtime.api import GrammarKind
@@ -25,8 +26,23 @@ GUIDED: Mapping[str, str] = {
 _KEYS = (*GUIDED.values(), "json_object")
 
 
+def read_shape(body: Body, own: Constraint | None = None) -> tuple[Constraint | None, bool]:
+    """What the reply must match (None for anything), and whether it must be a call of one of the tools.
+
+    `own` is what a field of the route's own protocol asks for.
+
+    Raises:
+        RequestError: as `read_constraint`, or both are asked for.
+    """
+    constraint, forced = read_constraint(body) if own is None else own, forces_tool(body)
+    if constraint is not None and forced:
+        param = constraint.param
+        raise RequestError(f'{param} cannot be combined with tool_choice "required" or a named function', param=param)
+    return constraint, forced
+
+
 def read_constraint(body: Body) -> Constraint | None:
-    """What the reply must match; None for anything.
+    """What the reply must match; None for anything. No field goes before another: two of them are refused.
 
     Raises:
         RequestError: a field is malformed, or two of them ask for something.
@@ -53,7 +69,7 @@ def _response_format(value: Any) -> Constraint | None:
             described = value.get("json_schema", value)
             if not isinstance(described, dict) or described.get("schema") is None:
                 raise RequestError(f"{param}.json_schema.schema must be a JSON schema", f"{param}.json_schema.schema")
-            return Constraint(_schema(described["schema"], f"{param}.json_schema.schema"), param)
+            return Constraint(read_schema(described["schema"], f"{param}.json_schema.schema"), param)
     raise RequestError(f'{param}.type must be "text", "json_object" or "json_schema"', f"{param}.type")
 
 
@@ -82,7 +98,7 @@ def _structured(body: Body) -> list[Constraint]:
 def _one(key: str, value: Any, path: str) -> GrammarSpec:
     match key:
         case "json":
-            return _schema(value, path)
+            return read_schema(value, path)
         case "json_object":
             if value is not True:
                 raise RequestError(f"{path} must be true, false or null", path)
@@ -98,7 +114,12 @@ def _one(key: str, value: Any, path: str) -> GrammarSpec:
     return _sized("regex" if key == "regex" else "ebnf", value, path)
 
 
-def _schema(value: Any, path: str) -> GrammarSpec:
+def read_schema(value: Any, path: str) -> GrammarSpec:
+    """A JSON schema, as an object or as text.
+
+    Raises:
+        RequestError: it is neither, or too long.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)

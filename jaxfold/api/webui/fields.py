@@ -15,6 +15,8 @@ from jaxfold.api.ollama.fields import default_sampling
 from jaxfold.api.ollama.fields import plain_message
 from jaxfold.api.ollama.fields import read_thinking
 from jaxfold.api.ollama.fields import with_ids
+from jaxfold.api.openai.chat import read_thinking_budget
+from jaxfold.api.openai.messages import forces_tool
 from jaxfold.api.openai.messages import read_messages
 from jaxfold.api.openai.messages import read_tools
 from jaxfold.api.openai.sampling import read_limits
@@ -41,6 +43,9 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "presencePenalty": "presence_penalty",
         "frequencyPenalty": "frequency_penalty",
         "reasoningEffort": "reasoning_effort",
+        "thinkingBudget": "thinking_budget",
+        "toolChoice": "tool_choice",
+        "parallelToolCalls": "parallel_tool_calls",
         "session_id": "sessionId",
         "new_chat": "newChat",
     }
@@ -84,6 +89,9 @@ def read_page_request(
         tools=read_tools(fields),
         template_kwargs=kwargs,
         enable_thinking=thinking,
+        parallel_tool_calls=boolean(fields, "parallel_tool_calls", default=True),
+        force_tool=forces_tool(fields),
+        thinking_budget=read_thinking_budget(fields),
     )
     return PageRequest(chat, string(fields, "sessionId", most=MAX_SESSION_ID), boolean(fields, "newChat"))
 

@@ -198,7 +198,7 @@ def test_a_stop_while_loading_does_not_wait_for_the_model(
         left.append(code)
         raise SystemExit(code)
 
-    monkeypatch.setattr("jaxfold.cli.serve.os._exit", leave)
+    monkeypatch.setattr("jaxfold.cli.hosts_flags.os._exit", leave)
     try:
         outcome = serve_with(run, lambda: call(port, "GET", "/health/live") and None, model_file, "--port", port)
     finally:

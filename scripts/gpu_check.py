@@ -8,6 +8,7 @@ With `--small` the sizes fit a CPU, and the Mosaic kernels are interpreted where
 import argparse
 import functools
 import json
+import math
 import platform
 import statistics
 import sys
@@ -93,6 +94,10 @@ def seconds_of(run: Run, call: Callable[..., Any], *args: Any) -> float:
 
 
 def normal(key: int, shape: tuple[int, ...], dtype: Any = jnp.bfloat16) -> jax.Array:
+    """Random values: small arrays come from the host, which has nothing to compile."""
+    if math.prod(shape) < 2**22:
+        drawn = np.random.default_rng(key).standard_normal(shape, dtype=np.float32)
+        return jnp.asarray(drawn.astype(dtype))
     return jax.random.normal(jax.random.key(key), shape, jnp.float32).astype(dtype)
 
 
@@ -252,7 +257,7 @@ def dense_exactness(run: Run) -> None:
         whole = call(x, weight)
         firsts = (0, 64) if run.interpreted else (0, 1, 7, 8, 31, 63, 64, 65, 127, 128, rows - 1)
         ends = (1,) if run.small else (1, 2, 8, 64, 65, 130)
-        spans = [(first, min(first + count, rows)) for first in firsts for count in ends]
+        spans = [(first, min(first + count, rows)) for first in firsts if first < rows for count in ends]
         differ = [span for span in spans if not same(call(x[slice(*span)], weight)[0], whole[span[0]])]
         facts: Facts = {"form": form, "rows": rows, "k": k, "n": n}
         run.report("dense exactness", ok=not differ, spans=len(spans), differ=differ, **facts)
@@ -322,7 +327,7 @@ def write_speeds(run: Run) -> None:
 def model_config(run: Run) -> DecoderConfig:
     """The shape of an 8B llama; in small, of next to nothing."""
     layers, hidden, inner, heads, kv, dim, vocab = (
-        (2, 128, 256, 2, 1, 64, 512) if run.small else (32, 4096, 14336, 32, 8, 128, 128256)
+        (1, 128, 256, 2, 1, 64, 512) if run.small else (32, 4096, 14336, 32, 8, 128, 128256)
     )
     return DecoderConfig(
         model_type="llama", vocab_size=vocab, hidden_size=hidden, intermediate_size=inner, num_layers=layers,

@@ -23,7 +23,7 @@ from jaxfold.cli.parameters import options
 from jaxfold.cli.progress import Steps
 
 if TYPE_CHECKING:
-    from jaxfold.runtime.hosts.meeting import Seat
+    from jaxfold.runtime.hosts.seat import Seat
 
 HOSTS: Final = "Several hosts"
 SECRET_VARIABLE: Final = "JAXFOLD_HOSTS_SECRET"
@@ -78,7 +78,7 @@ def seat_of(flags: Mapping[str, Any]) -> "Seat | None":
         raise CliError(f"several hosts: {' and '.join(missing)} must be given, too")
     if flags["host_id"] >= flags["num_hosts"]:
         raise CliError(f"--host-id {flags['host_id']} is none of {flags['num_hosts']} hosts, numbered from 0")
-    from jaxfold.runtime.hosts.meeting import Seat
+    from jaxfold.runtime.hosts.seat import Seat
 
     host, port = address_of(flags["coordinator"])
     secret = read_secret(flags["hosts_secret_file"])
@@ -126,27 +126,26 @@ def follow_host_0(model: str | None, flags: Mapping[str, Any], seat: "Seat") -> 
     """What `jaxfold serve` does on every host but the first. It ends the process."""
     from jaxfold.cli.engine_flags import engine_options
     from jaxfold.cli.models import locate
+    from jaxfold.runtime.hosts.group import Follower
 
-    code = 0
+    group = Follower(seat, end_now)
+    code, reason = 0, ""
     try:
         check_served(model)
         assert model is not None
         with Steps() as steps:
             settings = engine_options(locate(model, steps), flags)
             steps("loading JAX")
-            from jaxfold.runtime.hosts.group import Follower
             from jaxfold.runtime.loader import follow_engine
 
-            group = Follower(seat, end_now)
-            try:
-                follow_engine(settings, group, steps)
-            except BaseException as error:
-                group.close("it was interrupted" if isinstance(error, KeyboardInterrupt) else sentence(error))
-                raise
-            group.close()
-        click.echo("stopped")
+            follow_engine(settings, group, steps)
     except BaseException as error:
+        # Told before host 0 is: once that one has ended, JAX may abort this process.
         code = report(error, sys.stderr)
+        reason = "it was interrupted" if isinstance(error, KeyboardInterrupt) else sentence(error)
+    group.close(reason)
+    if not reason:
+        click.echo("stopped")
     # Not through Python's own ending: JAX would wait for hosts that may be gone.
     leave(code)
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from jaxfold.api.settings import ModelFile
     from jaxfold.api.state import ServerState
     from jaxfold.runtime.hosts.group import Leader
-    from jaxfold.runtime.hosts.meeting import Seat
+    from jaxfold.runtime.hosts.seat import Seat
 
 LINGER_S = 2.0
 """How long a server that has lost a host answers that it is not ready, before it ends."""

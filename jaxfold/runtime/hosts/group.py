@@ -18,13 +18,13 @@ from jaxfold.runtime.hosts.facts import difference
 from jaxfold.runtime.hosts.facts import facts_of
 from jaxfold.runtime.hosts.frames import Kind
 from jaxfold.runtime.hosts.frames import Message
-from jaxfold.runtime.hosts.meeting import Seat
 from jaxfold.runtime.hosts.meeting import gather
 from jaxfold.runtime.hosts.meeting import join
 from jaxfold.runtime.hosts.peer import SILENCE_S
 from jaxfold.runtime.hosts.peer import Lost
 from jaxfold.runtime.hosts.peer import Peer
 from jaxfold.runtime.hosts.peer import Pulse
+from jaxfold.runtime.hosts.seat import Seat
 from jaxfold.runtime.options import EngineOptions
 
 JAX_JOIN_S: Final = 60

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from jaxfold.runtime.api import HostError
@@ -17,42 +16,12 @@ from jaxfold.runtime.hosts.link import HELLO_S
 from jaxfold.runtime.hosts.link import Link
 from jaxfold.runtime.hosts.link import LinkError
 from jaxfold.runtime.hosts.link import SecretError
+from jaxfold.runtime.hosts.seat import Seat
 
 LOG = logging.getLogger(__name__)
 RETRY_S: Final = 0.2
 Facts = Mapping[str, str]
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Seat:
-    """This process's place among the hosts.
-
-    Attributes:
-        host, port: where host 0 waits; JAX's own coordinator takes the port after it.
-        count: hosts in all.
-        host_id: this one's number, from 0.
-        secret: what all of them know.
-        join_s: seconds that a host waits for the others.
-    """
-
-    host: str
-    port: int
-    count: int
-    host_id: int
-    secret: bytes
-    join_s: float
-
-    @property
-    def address(self) -> str:
-        return self._at(self.port)
-
-    @property
-    def jax_address(self) -> str:
-        return self._at(self.port + 1)
-
-    def _at(self, port: int) -> str:
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 def gather(seat: Seat, facts: Facts, progress: Progress) -> list[Link]:

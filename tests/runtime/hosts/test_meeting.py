@@ -16,9 +16,9 @@ from jaxfold.runtime.hosts.facts import contents
 from jaxfold.runtime.hosts.frames import Kind
 from jaxfold.runtime.hosts.frames import Message
 from jaxfold.runtime.hosts.link import Link
-from jaxfold.runtime.hosts.meeting import Seat
 from jaxfold.runtime.hosts.meeting import gather
 from jaxfold.runtime.hosts.meeting import join
+from jaxfold.runtime.hosts.seat import Seat
 
 FACTS = {"--num-hosts": "2", "the checkpoint": "abc", "--parallel": "8"}
 

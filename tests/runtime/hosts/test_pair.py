@@ -49,7 +49,7 @@ class Pair:
         }
         # Few programs: each process compiles them for itself.
         options = (
-            f"--context {CONTEXT} --page-size {PAGE} --parallel 2 --weight-dtype bf16 --no-draft --join-seconds 60"
+            f"--context {CONTEXT} --page-size {PAGE} --parallel 1 --weight-dtype bf16 --no-draft --join-seconds 120"
         )
         command = [
             sys.executable, "-c", "import sys; from jaxfold.cli import main; sys.exit(main())",

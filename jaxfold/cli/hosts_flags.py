@@ -157,14 +157,14 @@ def check_served(model: str | None) -> None:
 
 
 def end_now(reason: str) -> None:
-    """A follower has lost host 0: whatever its main thread waits for will not come."""
+    """Another host is lost: whatever the main thread waits for may never come."""
     print(f"\njaxfold: {reason}", file=sys.stderr)
     leave(EXIT_HOST_LOST)
 
 
-def end_soon() -> None:
+def end_soon(reason: str) -> None:
     """Host 0 has lost another host: end the process should the server not manage to."""
-    timer = threading.Timer(LAST_S, leave, (EXIT_HOST_LOST,))
+    timer = threading.Timer(LAST_S, end_now, (reason,))
     timer.daemon = True
     timer.start()
 

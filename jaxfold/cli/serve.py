@@ -221,18 +221,21 @@ class _Server:
             self._started.close()
         if self._encoder is not None:
             self._encoder.service.engine.close()
-        if self._hosts is not None and not self.loader.is_alive():
-            self._hosts.close()
+        if self._hosts is not None:
+            self._hosts.close("it was stopped while the model was loading" if self.loader.is_alive() else "")
 
     def _host_lost(self, reason: str) -> None:
         """Called by the thread that watches the other hosts."""
         from jaxfold.runtime.api import HostLostError
 
-        end_soon()
+        end_soon(reason)
         self._error = HostLostError(reason)
         if self._started is not None:
             self._started.model.engine.abandon(reason)
-        # While the model loads its thread fails, too, and ends the server.
+        else:
+            # Nobody was served yet. The loop may be closed already.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._shutdown.ask)
 
     def _listening(self, host: str, port: int) -> None:
         self._url = url_of(host, port)

@@ -9,6 +9,9 @@ SWIZZLED_BF16 = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  #
 SWIZZLED_F32 = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 
 
-def interpret(form: str) -> Any:
-    """The argument of `plgpu.kernel` that runs `form` "mosaic-interpreted" on a CPU; None for "mosaic" itself."""
-    return plgpu.InterpretGPUParams() if form == "mosaic-interpreted" else None
+def interpret(form: str, detect_races: bool = True) -> Any:
+    """The argument of `plgpu.kernel` that runs `form` "mosaic-interpreted" on a CPU; None for "mosaic" itself.
+
+    With `detect_races` the interpreter follows what copies and barriers order, and raises where two accesses race.
+    """
+    return plgpu.InterpretGPUParams(detect_races=detect_races) if form == "mosaic-interpreted" else None

@@ -56,8 +56,7 @@ def test_equals_the_reference(
 
 def test_sinks_take_part_in_the_softmax() -> None:
     start = np.array([0, 300], np.int32)
-    for columns in (1, 6):
-        compare("xla", 2, 3, 64, columns, start, jnp.float32, window=70, sinks=True)
+    compare("xla", 2, 3, 64, 1, start, jnp.float32, window=70, sinks=True)
     compare("mosaic-interpreted", 1, 3, 64, 2, start[1:], jnp.bfloat16, window=70, sinks=True)
 
 
@@ -103,10 +102,19 @@ def compare(
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "group", "dim"),
-    [(3, 3, 64), (8, 4, 64), (8, 8, 64), (1, 4, 256), (2, 2, 128), (4, 1, 128), (2, 7, 64), (1, 2, 24)],
+    ("kv_heads", "group", "dim", "window"),
+    [
+        (3, 3, 64, None),
+        (3, 3, 64, 70),
+        (8, 4, 64, None),
+        (8, 8, 64, 70),
+        (1, 4, 256, None),
+        (2, 2, 128, 70),
+        (4, 1, 128, None),
+        (2, 7, 64, None),
+        (1, 2, 24, 70),
+    ],
 )
-@pytest.mark.parametrize("window", [None, 70])
 def test_a_query_has_the_same_bits_in_any_company(
     kv_heads: int, group: int, dim: int, window: int | None, form: str
 ) -> None:

@@ -25,7 +25,7 @@ serve: setup ## chat with a real model at http://HOST:PORT (MODEL, HOST and PORT
 	@exec $(BIN)/jaxfold serve $(MODEL) --host $(HOST) --port $(PORT)
 
 test: setup ## run every test, or those named by TESTS="tests/cli -k help"
-	@$(BIN)/python -m pytest $(TESTS)
+	@$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),--numprocesses 2 --dist loadgroup --no-loadscope-reorder)
 
 check: setup ## lint, format, types, import rules, licences
 	@scripts/check.sh

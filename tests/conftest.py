@@ -1,5 +1,6 @@
 """Strict settings for every test: silent promotion, silent broadcasting and warnings are failures."""
 
+import gc
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -11,6 +12,9 @@ import jax
 import pytest
 
 from jaxfold.checkpoints.base import CheckpointError
+from tests.sharing import group_of
+from tests.sharing import shared_folder
+from tests.sharing import weight_of
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -22,13 +26,25 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together what shares compiled programs, for runs in several processes."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: weight_of(group_of(item)))
+
+
+def pytest_collection_finish() -> None:
+    """What collecting has made stays: the collector of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def programs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of compiled programs for the run, all its processes, so that engines of equal shape compile once."""
-    base = tmp_path_factory.getbasetemp()
-    path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs"
-    path.mkdir(mode=0o700, exist_ok=True)
-    return path
+    return shared_folder(tmp_path_factory, "programs")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import jax
 import openai
 import pytest
 
@@ -37,7 +38,8 @@ def start(command: str, model: Path, cache: Path, *arguments: str) -> "subproces
     """`jaxfold COMMAND MODEL` in a process, with the tests' number of devices so that it finds their programs."""
     code = "import sys; from jaxfold.cli import main; sys.exit(main())"
     engine = ["--parallel", str(LANES), "--context", str(CONTEXT), "--cache-dir", str(cache)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+    devices = str(len(jax.devices()))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": devices}
     return subprocess.Popen(
         [sys.executable, "-c", code, command, str(model), *arguments, *engine],
         stdout=subprocess.PIPE,

@@ -178,4 +178,4 @@ def hard_batch(seed: int) -> Batch:
 
 @pytest.fixture(scope="session")
 def hard_batches() -> list[Batch]:
-    return [hard_batch(seed) for seed in range(120)]
+    return [hard_batch(seed) for seed in range(60)]

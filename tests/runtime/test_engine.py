@@ -206,6 +206,30 @@ def test_three_failed_steps_in_a_row_stop_the_engine(client: Client, monkeypatch
     assert not client.engine.snapshot().ready
 
 
+def test_an_abandoned_engine_ends_every_request_once_and_stays_unhealthy(client: Client) -> None:
+    """Its rounds may still come to an end: nothing of them is sent (`Reply.sink` would fail), nothing recovers."""
+    replies = [client.start(LONG) for _ in range(LANES + 2)]
+    counting(replies[0], 3)
+    client.engine.abandon("a host is lost")
+    assert all(reply.end == Failed("a host is lost") for reply in replies)
+    assert not client.engine.healthy and not client.engine.snapshot().ready
+    with pytest.raises(NotReadyError, match="has stopped"):
+        client.start(LONG)
+    client.engine.close()
+    assert not client.engine.healthy
+
+
+def test_a_step_that_fails_on_several_hosts_ends_the_engine(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*args: Any) -> Any:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(client.engine.core.device, "alone", False)
+    monkeypatch.setattr(client.engine.core.device, "step", faulty)
+    reply = client.start(LONG)
+    assert reply.done.wait(30) and isinstance(reply.end, Failed)
+    until(lambda: not client.engine.healthy)
+
+
 def test_a_short_request_passes_a_long_prompt(client: Client) -> None:
     long = client.start(Ask(tuple(range(1, 251)) * 2, 4))
     short = client.start(Ask(PROMPT, 1))

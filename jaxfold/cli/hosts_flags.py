@@ -78,6 +78,9 @@ def seat_of(flags: Mapping[str, Any]) -> "Seat | None":
         raise CliError(f"several hosts: {' and '.join(missing)} must be given, too")
     if flags["host_id"] >= flags["num_hosts"]:
         raise CliError(f"--host-id {flags['host_id']} is none of {flags['num_hosts']} hosts, numbered from 0")
+    if flags.get("embeddings") is not None:
+        # It would start JAX before the hosts have met.
+        raise CliError("several hosts share a chat model alone: serve --embeddings from a process of its own")
     from jaxfold.runtime.hosts.seat import Seat
 
     host, port = address_of(flags["coordinator"])
@@ -131,8 +134,8 @@ def follow_host_0(model: str | None, flags: Mapping[str, Any], seat: "Seat") -> 
     group = Follower(seat, end_now)
     code, reason = 0, ""
     try:
-        check_served(model)
-        assert model is not None
+        if model is None:
+            raise CliError("several hosts share a chat model: name one as MODEL")
         with Steps() as steps:
             settings = engine_options(locate(model, steps), flags)
             steps("loading JAX")
@@ -148,12 +151,6 @@ def follow_host_0(model: str | None, flags: Mapping[str, Any], seat: "Seat") -> 
         click.echo("stopped")
     # Not through Python's own ending: JAX would wait for hosts that may be gone.
     leave(code)
-
-
-def check_served(model: str | None) -> None:
-    """Raises CliError where there is nothing to share."""
-    if model is None:
-        raise CliError("several hosts share a chat model: name one as MODEL")
 
 
 def end_now(reason: str) -> None:

@@ -24,7 +24,6 @@ from jaxfold.cli.engine_flags import queue_flags
 from jaxfold.cli.errors import CliError
 from jaxfold.cli.errors import report
 from jaxfold.cli.errors import sentence
-from jaxfold.cli.hosts_flags import check_served
 from jaxfold.cli.hosts_flags import end_soon
 from jaxfold.cli.hosts_flags import follow_host_0
 from jaxfold.cli.hosts_flags import hosts_flags
@@ -178,8 +177,6 @@ class _Server:
         self._keys = keys
         self._seat = seat
         self._hosts: Leader | None = None
-        if seat is not None:
-            check_served(model)
         self._app = create_app(None, settings)
         self._shutdown = Shutdown()
         self._started: Any = None

@@ -37,10 +37,13 @@ def test_what_does_not_go_together_is_refused(
     assert not secret or secret not in outcome.err
 
 
-def test_several_hosts_need_a_chat_model(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_hosts_share_a_chat_model_alone(
+    run: Run, loader: Loader, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAXFOLD_HOSTS_SECRET", SECRET)
-    outcome = run("serve", "--embeddings", "all-minilm:l6-v2", *ALL)
-    assert outcome.code == 2 and "name one as MODEL" in outcome.err
+    outcome = run("serve", model_file, "--embeddings", "all-minilm:l6-v2", *ALL)
+    assert outcome.code == 2 and "--embeddings from a process of its own" in outcome.err and not loader.options
+    assert run("serve", *ALL).code == 2
 
 
 @pytest.mark.parametrize(

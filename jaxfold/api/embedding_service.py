@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxfold.api.exchange.connection import Cancellable
+from jaxfold.api.http.cancellable import Cancellable
 from jaxfold.api.http.errors import unavailable
 from jaxfold.chat.types import GenerationError
 from jaxfold.chat.types import RequestError

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 from typing import Protocol
 
+from jaxfold.api.embedding_service import EmbeddingService
 from jaxfold.api.http.errors import ApiError
 from jaxfold.api.http.errors import unavailable
 from jaxfold.api.operations.metrics import Metrics
@@ -12,9 +12,6 @@ from jaxfold.api.settings import ApiSettings
 from jaxfold.chat.service import ChatService
 from jaxfold.runtime.api import Engine
 from jaxfold.runtime.encoders.api import EncoderEngine
-
-if TYPE_CHECKING:
-    from jaxfold.api.embedding_service import EmbeddingService
 
 ENCODER_ONLY = "This server hosts an embedding model. Use /v1/embeddings or /api/embed."
 NO_ENCODER = (
@@ -103,7 +100,7 @@ class ServerState:
             raise unavailable("the model is still loading")
         return self.service
 
-    def require_encoder(self) -> "EmbeddingService":
+    def require_encoder(self) -> EmbeddingService:
         """The encoder, if requests can be admitted.
 
         Raises:

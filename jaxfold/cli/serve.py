@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import faulthandler
+import gc
 import json
 import logging
 import signal
@@ -266,6 +267,9 @@ class _Server:
         # The loop is closed if the server was stopped meanwhile; then nobody waits for the model.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loaded, started, file, encoder, error)
+        # What loading has made stays; walking it again and again would hold up replies.
+        gc.collect()
+        gc.freeze()
 
     def _gathering(self) -> "Leader | None":
         """This host's side of the several that share the model."""

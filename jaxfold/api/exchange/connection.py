@@ -14,10 +14,10 @@ from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import MutableMapping
 from typing import Any
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from jaxfold.api.access.keys import UNAUTHENTICATED
+from jaxfold.api.http.cancellable import Cancellable
 from jaxfold.api.http.errors import printable
 from jaxfold.api.state import ServerState
 
@@ -39,12 +39,6 @@ UNAUTHORISED = 401
 QUIET_PATHS = ("/metrics", "/health", "/health/live", "/health/ready")
 
 access_log = logging.getLogger("jaxfold.access")
-
-
-class Cancellable(Protocol):
-    """What an exchange has to end when it ends."""
-
-    def cancel(self) -> None: ...
 
 
 class Exchange:

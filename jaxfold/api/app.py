@@ -10,9 +10,11 @@ from quart import request
 from quart import websocket
 
 from jaxfold.api.access.admission import admit_all
+from jaxfold.api.anthropic.models import model_routes
 from jaxfold.api.anthropic.routes import anthropic_routes
 from jaxfold.api.decisions.routes import decision_routes
 from jaxfold.api.exchange.connection import ConnectionGuard
+from jaxfold.api.http.formats import ANTHROPIC_VERSION
 from jaxfold.api.http.formats import format_of
 from jaxfold.api.http.wire import json_response
 from jaxfold.api.ollama.embed import ollama_embed_routes
@@ -61,6 +63,7 @@ def create_app(service: ChatService | None, settings: ApiSettings) -> Quart:
     app.register_blueprint(embedding_routes(state))
     app.register_blueprint(decision_routes(state))
     app.register_blueprint(anthropic_routes(state))
+    app.register_blueprint(model_routes(state))
     store = open_store(settings.responses)
     app.register_blueprint(response_routes(state, store))
     app.after_serving(store.close)
@@ -89,8 +92,9 @@ def state_of(app: Quart) -> ServerState:
 
 async def _on_error(error: Exception) -> Response:
     # A WebSocket handshake is refused through here too, and has no request.
-    path = request.path if has_request_context() else websocket.path
+    source = request if has_request_context() else websocket
+    path = source.path
     field: Any = "prompt" if path.endswith("/completions") and not path.endswith("/chat/completions") else "messages"
-    style = format_of(path)
+    style = format_of(path, anthropic=ANTHROPIC_VERSION in source.headers)
     answer = style.translate(error, path=path, context_param=field)
     return json_response(style.body(answer), answer.status, answer.headers)

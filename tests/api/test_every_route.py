@@ -5,6 +5,7 @@ The routes come from the application's own URL map, so a new one is tested from 
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from jaxfold.api.http.formats import OPENAI
 from jaxfold.api.http.formats import ErrorFormat
 from jaxfold.api.http.formats import format_of
 from jaxfold.api.settings import ApiSettings
+from jaxfold.api.settings import ModelFile
 from jaxfold.chat.types import ContextLengthError
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError
@@ -41,7 +43,13 @@ GENERATING: dict[str, dict[str, Any]] = {
     "/api/chat": {"model": MODEL, "messages": MESSAGES},
     "/api/chat/ollama": {"model": MODEL, "messages": MESSAGES},
     "/api/generate": {"model": MODEL, "prompt": "hi"},
+    "/v1/decisions": {
+        "input": "hi",
+        "questions": [{"id": "q", "type": "score", "question": "?", "levels": ["a", "b"]}],
+    },
 }
+# These give no stream, and refuse the word.
+WHOLE = ("/v1/decisions",)
 FULL = {OPENAI.name: 429, ANTHROPIC.name: 529, OLLAMA.name: 503}
 
 
@@ -120,9 +128,10 @@ def test_unknown_paths_are_404_in_the_format_of_their_prefix(plain: Server, path
 @pytest.mark.parametrize("path", GENERATING)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_full_queue_is_told_before_headers(plain: Server, path: str, stream: bool) -> None:
+    body = GENERATING[path] | ({} if path in WHOLE else {"stream": stream})
     plain.engine.refuse = QueueFullError("256 requests are waiting already", retry_after=3)
     try:
-        answer = plain.post(path, {**GENERATING[path], "stream": stream})
+        answer = plain.post(path, body)
         message = check_error(answer, path, FULL[format_of(path).name])
         assert answer.headers["retry-after"] == "3"
         assert "waiting" in message
@@ -130,7 +139,7 @@ def test_a_full_queue_is_told_before_headers(plain: Server, path: str, stream: b
             assert answer.json["error"]["type"] == "overloaded_error"
     finally:
         plain.engine.refuse = None
-    assert plain.post(path, {**GENERATING[path], "stream": stream}).status == 200
+    assert plain.post(path, body).status == 200
 
 
 @pytest.mark.parametrize("path", GENERATING)
@@ -191,6 +200,25 @@ def test_a_prompt_that_does_not_fit(path: str) -> None:
             assert server.post(path, body).json["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("path", GENERATING)
+def test_one_rule_for_names_on_every_route(path: str, tmp_path: Path) -> None:
+    """With --strict-model (and always under /api) these names are served, and no others."""
+    file = ModelFile(
+        path=tmp_path / "Tiny.Q4_1.gguf", size=1, modified=0.0, format="gguf", quantisation="", parameters=1
+    )
+    served = [MODEL, MODEL.upper(), f"{MODEL}:latest", "Other", "Tiny.Q4_1.gguf", "tiny.q4_1", str(file.path)]
+    with running(ScriptedEngine(reply_ids("x")), strict_model=True, aliases=("other",), model_file=file) as server:
+        for name in served:
+            answer = server.post(
+                path, GENERATING[path] | {"model": name} | ({} if path in WHOLE else {"stream": False})
+            )
+            assert answer.status == 200, (name, answer.body)
+            assert answer.json["model"] == name
+        for name in ("nope", f"{MODEL}:7b", "Tiny", f"{MODEL} "):
+            message = check_error(server.post(path, GENERATING[path] | {"model": name}), path, 404)
+            assert name in message
+
+
 @pytest.mark.parametrize(
     ("path", "style"),
     [
@@ -209,6 +237,13 @@ def test_a_prompt_that_does_not_fit(path: str) -> None:
 )
 def test_the_format_of_a_path(path: str, style: ErrorFormat) -> None:
     assert format_of(path) is style
+    assert format_of(path, anthropic=True) is style
+
+
+@pytest.mark.parametrize("path", ["/models", "/v1/models", "/v1/models/x", "/anthropic/v1/models/x"])
+def test_the_format_of_the_models_is_the_clients(path: str) -> None:
+    assert (format_of(path), format_of(path, anthropic=True)) == (OPENAI, ANTHROPIC)
+    assert format_of(f"/api{path}", anthropic=True) is OLLAMA
 
 
 @pytest.mark.parametrize(

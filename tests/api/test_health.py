@@ -107,6 +107,55 @@ def test_models(fresh: Server, path: str) -> None:
         assert fresh.get(f"/models/{model['id']}").json == model
 
 
+def test_a_model_by_its_other_names(fresh: Server) -> None:
+    for name, found in ((MODEL.upper(), MODEL), ("Other:latest", "other")):
+        assert fresh.get(f"/v1/models/{name}").json["id"] == found
+
+
+VERSION = {"anthropic-version": "2023-06-01"}
+
+
+def test_models_in_anthropics_form(fresh: Server) -> None:
+    body = fresh.request("GET", "/v1/models?limit=1000", headers=VERSION).json
+    assert [model["id"] for model in body["data"]] == [MODEL, "other"]
+    assert (body["has_more"], body["first_id"], body["last_id"]) == (False, MODEL, "other")
+    for model in body["data"]:
+        assert (model["type"], model["lifecycle"], model["display_name"]) == ("model", "active", model["id"])
+        assert model["max_input_tokens"] == fresh.engine.context_length
+        for path in ("/models", "/v1/models", "/anthropic/v1/models"):
+            assert fresh.request("GET", f"{path}/{model['id']}", headers=VERSION).json == model
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "more"),
+    [
+        ("limit=1", [MODEL], True),
+        ("after_id=scripted", ["other"], False),
+        ("after_id=other", [], False),
+        ("before_id=other&limit=1", [MODEL], False),
+        ("before_id=scripted", [], False),
+    ],
+)
+def test_pages_of_models(fresh: Server, query: str, ids: list[str], more: bool) -> None:
+    body = fresh.request("GET", f"/v1/models?{query}", headers=VERSION).json
+    assert ([model["id"] for model in body["data"]], body["has_more"]) == (ids, more)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("?limit=0", 400), ("?limit=x", 400), ("?limit=1001", 400), ("?after_id=nope", 400),
+        ("?after_id=other&before_id=other", 400), ("/nope", 404),
+    ],
+)  # fmt: skip
+def test_refusals_of_models_in_anthropics_form(fresh: Server, query: str, status: int) -> None:
+    answer = fresh.request("GET", f"/v1/models{query}", headers=VERSION)
+    assert answer.status == status
+    assert set(answer.json) == {"type", "error"} and set(answer.json["error"]) == {"type", "message"}
+    # Without the header the query means nothing, as ever.
+    assert fresh.get(f"/v1/models{query}").status == (404 if status == 404 else 200)
+
+
 def test_a_model_id_with_slashes() -> None:
     with running(ScriptedEngine(), model="org/name:tag") as server:
         assert server.get("/v1/models/org/name:tag").json["id"] == "org/name:tag"

@@ -41,7 +41,7 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a route asks for a schema, for JSON and for a call; `param` is the field that a refused schema is named by."""
+    """How a route asks for a schema, for JSON and for a call; `param` names a refused schema."""
 
     path: str
     limit: str

@@ -1,5 +1,6 @@
 """The released anthropic client against a real server: what people's programs will do."""
 
+import json
 from collections.abc import Iterator
 
 import anthropic
@@ -7,6 +8,7 @@ import pytest
 
 from jaxfold.runtime.api import NotReadyError
 from jaxfold.runtime.api import QueueFullError
+from tests.api.harness import END_ID
 from tests.api.harness import THINKING
 from tests.api.harness import TIMEOUT_S
 from tests.api.harness import Server
@@ -49,6 +51,30 @@ def test_a_message(client: anthropic.Anthropic, server: Server) -> None:
     assert message.usage.output_tokens == len(reply_ids(REPLY))
     count = client.messages.count_tokens(model=MODEL, messages=ASK, system="Be brief.")
     assert count.input_tokens == len(server.last_request().prompt_ids)
+
+
+def test_models(client: anthropic.Anthropic, server: Server) -> None:
+    (model,) = client.models.list(limit=1)
+    assert (model.id, model.type, model.max_input_tokens) == (MODEL, "model", server.engine.context_length)
+    assert client.models.retrieve(MODEL) == model
+    assert [one.id for one in client.beta.models.list()] == [MODEL]
+    with pytest.raises(anthropic.NotFoundError, match="nope"):
+        client.models.retrieve("nope")
+    prefixed = client.with_options(base_url=f"{server.url}/anthropic")
+    assert prefixed.models.retrieve(MODEL) == next(iter(prefixed.models.list())) == model
+
+
+def test_a_schema_and_a_forced_call(client: anthropic.Anthropic, server: Server) -> None:
+    server.engine.script = reply_ids('{"a": 3}') + reply_ids("x") * 99
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    config: anthropic.types.OutputConfigParam = {"format": {"type": "json_schema", "schema": schema}}
+    (block,) = client.messages.create(model=MODEL, max_tokens=100, messages=ASK, output_config=config).content
+    assert isinstance(block, anthropic.types.TextBlock) and json.loads(block.text) == {"a": 3}
+    server.engine.script = [*b"No.", *b'"' * 9, *([END_ID] * 99)]
+    choice: anthropic.types.ToolChoiceParam = {"type": "any"}
+    message = client.messages.create(model=MODEL, max_tokens=300, messages=ASK, tools=[WEATHER], tool_choice=choice)
+    assert message.stop_reason == "tool_use"
+    assert {block.name for block in message.content if isinstance(block, anthropic.types.ToolUseBlock)} == {"weather"}
 
 
 def test_a_stream(client: anthropic.Anthropic, server: Server) -> None:

@@ -1,5 +1,6 @@
 """The released ollama client and LangChain's ChatOllama against a real server: what people's programs will do."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from langchain_ollama import ChatOllama
 from langchain_ollama import OllamaLLM
 
 from jaxfold.runtime.api import QueueFullError
+from tests.api.harness import END_ID
 from tests.api.harness import MODEL
 from tests.api.harness import THINKING
 from tests.api.harness import TIMEOUT_S
@@ -135,6 +137,17 @@ def langchain[T: (ChatOllama, OllamaLLM)](kind: type[T], server: Server, **field
         yield model
     finally:
         model._client.close()
+
+
+def test_formats(client: ollama.Client, server: Server) -> None:
+    server.engine.script = [*b"Well, ", *b'"' * 30, *([END_ID] * 99)]
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    question = [{"role": "user", "content": "hi"}]
+    for form in ("json", schema):
+        assert isinstance(json.loads(client.chat(MODEL, question, format=form).message.content or ""), dict)  # type: ignore[call-overload]
+        assert isinstance(json.loads(client.generate(MODEL, "hi", format=form).response), dict)  # type: ignore[call-overload]
+    with langchain(ChatOllama, server) as llm:
+        assert set(llm.with_structured_output(schema, method="json_schema").invoke("hi")) == {"a"}
 
 
 def test_langchain_chat(server: Server) -> None:

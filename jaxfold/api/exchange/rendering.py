@@ -13,6 +13,7 @@ from jaxfold.api.http.fields import mapping
 from jaxfold.api.http.fields import string
 from jaxfold.api.http.wire import dumps
 from jaxfold.api.settings import ApiSettings
+from jaxfold.api.settings import hosts
 from jaxfold.chat.prepared import Prepared
 from jaxfold.chat.types import Finish
 from jaxfold.chat.types import RequestError
@@ -58,7 +59,7 @@ def read_model(body: Body, settings: ApiSettings) -> str:
         ApiError: 404 for an id that is not served, if the server is strict about it.
     """
     asked = string(body, "model")
-    if asked is None or asked in settings.model_ids:
+    if asked is None or hosts(asked, settings.model_ids, settings.model_file):
         return asked or settings.model
     if settings.strict_model:
         raise model_not_found(asked)

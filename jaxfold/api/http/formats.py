@@ -69,13 +69,22 @@ OPENAI = ErrorFormat("openai", ApiError.openai)
 ANTHROPIC = ErrorFormat("anthropic", _anthropic_body, MappingProxyType({429: 529}), _prompt_too_long)
 OLLAMA = ErrorFormat("ollama", lambda error: {"error": error.message}, MappingProxyType({429: 503}))
 
+ANTHROPIC_VERSION = "anthropic-version"
+"""The header by which Anthropic's clients are known where a path is not theirs alone."""
+
 FORMATS: tuple[tuple[re.Pattern[str], ErrorFormat], ...] = (
     (re.compile(r"/(api|uploads)(/.*)?"), OLLAMA),
     (re.compile(r"(/anthropic)?(/v1)?/messages(/.*)?"), ANTHROPIC),
 )
 """The first pattern that matches a whole path gives its format; every other path has OpenAI's."""
+_SHARED = re.compile(r"(/.*)?/models(/.*)?")
 
 
-def format_of(path: str) -> ErrorFormat:
-    """The error format of a path (with one leading slash and none at the end)."""
-    return next((found for pattern, found in FORMATS if pattern.fullmatch(path)), OPENAI)
+def format_of(path: str, *, anthropic: bool = False) -> ErrorFormat:
+    """The error format of a path (with one leading slash and none at the end).
+
+    `anthropic` says that the request has the header `ANTHROPIC_VERSION`.
+    """
+    found = next((found for pattern, found in FORMATS if pattern.fullmatch(path)), OPENAI)
+    shared = found is OPENAI and anthropic and _SHARED.fullmatch(path)
+    return ANTHROPIC if shared else found

@@ -6,6 +6,8 @@ JSON is written in ASCII: a reply may hold U+2028 or U+0085, where some clients 
 import json
 from collections.abc import AsyncIterable
 from collections.abc import Mapping
+from datetime import UTC
+from datetime import datetime
 from typing import Any
 
 from quart import Request
@@ -81,3 +83,9 @@ async def read_object(request: Request, *, any_type: bool = False) -> tuple[dict
     except RequestEntityTooLarge:
         limit = (request.max_content_length or 0) / (1 << 20)
         raise ApiError(413, f"the request body exceeds the limit of {limit:g} MiB", code="request_too_large") from None
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """RFC 3339 in UTC; now, unless given in seconds since 1970."""
+    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z"

@@ -17,12 +17,12 @@ from jaxfold.api.http.fields import boolean
 from jaxfold.api.http.fields import string
 from jaxfold.api.http.wire import json_response
 from jaxfold.api.http.wire import read_object
+from jaxfold.api.http.wire import timestamp
 from jaxfold.api.ollama.encoder import FOREVER
 from jaxfold.api.ollama.encoder import running_encoder
 from jaxfold.api.ollama.encoder import shown_encoder
 from jaxfold.api.ollama.wire import line
 from jaxfold.api.ollama.wire import ndjson_response
-from jaxfold.api.ollama.wire import timestamp
 from jaxfold.api.openai.embeddings import read_limited
 from jaxfold.api.settings import ApiSettings
 from jaxfold.api.settings import ModelFile

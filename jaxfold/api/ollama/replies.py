@@ -12,11 +12,11 @@ from jaxfold.api.exchange.turns import turn_events
 from jaxfold.api.exchange.turns import with_silences
 from jaxfold.api.http.errors import as_api_error
 from jaxfold.api.http.wire import json_response
+from jaxfold.api.http.wire import timestamp
 from jaxfold.api.ollama.fields import Kind
 from jaxfold.api.ollama.wire import line
 from jaxfold.api.ollama.wire import nanoseconds
 from jaxfold.api.ollama.wire import ndjson_response
-from jaxfold.api.ollama.wire import timestamp
 from jaxfold.chat.prepared import Prepared
 from jaxfold.chat.reply import Reply
 from jaxfold.chat.types import Finish

@@ -2,8 +2,6 @@
 
 from collections.abc import AsyncIterable
 from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
 from typing import Any
 
 from quart import Response
@@ -36,12 +34,6 @@ def ndjson_response(body: AsyncIterable[bytes]) -> Response:
     response = Response(body, headers=dict(STREAM_HEADERS))
     response.timeout = None
     return response
-
-
-def timestamp(seconds: float | None = None) -> str:
-    """RFC 3339 in UTC; now, unless given in seconds since 1970."""
-    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
 def nanoseconds(seconds: float) -> int:

@@ -27,6 +27,7 @@ from jaxfold.api.http.known_fields import check_fields
 from jaxfold.api.http.wire import dumps
 from jaxfold.api.http.wire import read_object
 from jaxfold.api.settings import ApiSettings
+from jaxfold.api.settings import hosts
 from jaxfold.api.state import ServerState
 from jaxfold.chat.types import RequestError
 
@@ -98,7 +99,7 @@ def read_encoder_model(body: Body, settings: ApiSettings) -> str:
         ApiError: 404 for another id, if the server is strict about it.
     """
     asked = string(body, "model")
-    if asked is None or asked in settings.encoder_ids:
+    if asked is None or hosts(asked, settings.encoder_ids, settings.encoder_file):
         return asked or settings.encoder_ids[0]
     if settings.strict_model:
         raise model_not_found(asked)

@@ -113,7 +113,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = MappingProxyType(
         ("POST", "/responses"): Operation("OpenAI's Responses", "OpenAI", "Response", "ResponsesRequest", streams=True),
         ("GET", "/responses/{response_id}"): Operation("A stored response", "OpenAI", "Response"),
         ("DELETE", "/responses/{response_id}"): Operation("Forget a stored response", "OpenAI", "Deleted"),
-        ("GET", "/models"): Operation("The ids that are served", "OpenAI", "ModelList"),
+        ("GET", "/models"): Operation(
+            "The ids that are served; in Anthropic's form for a request with anthropic-version", "OpenAI", "ModelList"
+        ),
         ("GET", "/models/{model_id}"): Operation("One id that is served", "OpenAI", "Model"),
         ("POST", "/messages"): Operation(
             "Anthropic's Messages", "Anthropic", "AnthropicMessage", "MessagesRequest", streams=True

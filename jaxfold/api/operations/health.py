@@ -1,4 +1,4 @@
-"""Health, metrics and the list of models: what operators, load balancers and dashboards read."""
+"""Health and metrics: what operators, load balancers and dashboards read."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from quart import Response
 from quart import request
 
 from jaxfold.api.exchange.connection import exchange_of
-from jaxfold.api.http.errors import model_not_found
 from jaxfold.api.http.errors import unavailable
 from jaxfold.api.http.wire import json_response
 from jaxfold.api.operations.metrics import CONTENT_TYPE
@@ -16,7 +15,7 @@ from jaxfold.api.state import ServerState
 
 
 def health_routes(state: ServerState) -> Blueprint:
-    """GET / and /health, /health/live, /health/ready, /metrics, /models, each with and without /v1."""
+    """GET / and /health, /health/live, /health/ready, /metrics, each with and without /v1."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/health")
@@ -47,19 +46,6 @@ def health_routes(state: ServerState) -> Blueprint:
     async def metrics() -> Response:
         return Response(state.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
-    @routes.get("/models")
-    @routes.get("/<path:prefix>/models")
-    async def models(prefix: str = "") -> Response:
-        data = [_model(state, model_id) for model_id in state.settings.all_ids]
-        return json_response({"object": "list", "data": data})
-
-    @routes.get("/models/<path:model_id>")
-    @routes.get("/v1/models/<path:model_id>")
-    async def model(model_id: str) -> Response:
-        if model_id not in state.settings.all_ids:
-            raise model_not_found(model_id)
-        return json_response(_model(state, model_id))
-
     return routes
 
 
@@ -67,19 +53,6 @@ def _why_not_ready(state: ServerState) -> str:
     if state.draining:
         return "the server is shutting down"
     return "the engine is not ready" if state.loaded else "the model is still loading"
-
-
-def _model(state: ServerState, model_id: str) -> dict[str, Any]:
-    embeds = model_id in state.settings.encoder_ids
-    engine = state.encoder_engine() if embeds else state.engine()
-    return {
-        "id": model_id,
-        "object": "model",
-        "created": state.created,
-        "owned_by": "jaxfold",
-        "max_model_len": None if engine is None else engine.info.context_length,
-        "capabilities": ["embedding"] if embeds else ["completion"],
-    }
 
 
 def _health(state: ServerState) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from jaxfold.api.http.fields import Body
 from jaxfold.api.http.fields import string
 from jaxfold.api.http.wire import json_response
 from jaxfold.api.http.wire import read_object
+from jaxfold.api.http.wire import timestamp
 from jaxfold.api.ollama.fields import default_sampling
 from jaxfold.api.ollama.models import is_hosted
 from jaxfold.api.ollama.wire import plain_error
-from jaxfold.api.ollama.wire import timestamp
 from jaxfold.api.state import ServerState
 from jaxfold.api.uploads.store import Uploads
 from jaxfold.api.webui.fields import read_page_request

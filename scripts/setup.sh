@@ -116,7 +116,7 @@ main() {
     say "setup: [2/5] virtual environment in $VENV ($(took "$step"))"
 
     step=$(seconds)
-    say "setup: [3/5] installing $(cat "$LOCK" "$GRAMMAR" | grep -c ==) pinned packages, about a minute the first time ..."
+    say "setup: [3/5] installing $(cat "$LOCK" "$GRAMMAR" | grep -c ==) pinned packages, one to three minutes the first time ..."
     quietly "$VENV/bin/python" -m pip install --no-deps --no-compile -r "$LOCK" -r "$GRAMMAR" || fail "pip could not install $LOCK (see above)"
     # On every core, which pip does not. Some packages ship files that are not meant to compile, so the result is not judged.
     quietly "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" || true
@@ -128,6 +128,7 @@ main() {
     say "setup: [4/5] jaxfold installed as $VENV/bin/jaxfold ($(took "$step"))"
 
     step=$(seconds)
+    say "setup: [5/5] compiling the CPU kernels ..."
     # Without a compiler the same operations run in plain XLA.
     if "$VENV/bin/python" -m pallas_kernels.build >/dev/null; then
         say "setup: [5/5] CPU kernels compiled ($(took "$step"))"

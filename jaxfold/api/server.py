@@ -5,6 +5,7 @@ then stop accepting. A second signal forces.
 """
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -158,7 +159,7 @@ def listen(host: str, port: int, send_timeout_s: float) -> socket.socket:
     Raises:
         BindError: no address of `host` can be listened on.
     """
-    reason = "it has no address"
+    reason, taken = "it has no address", False
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -171,11 +172,12 @@ def listen(host: str, port: int, send_timeout_s: float) -> socket.socket:
             listener.listen(BACKLOG)
         except OSError as error:
             listener.close()
-            reason = error.strerror or str(error)
+            reason, taken = error.strerror or str(error), error.errno in (errno.EADDRINUSE, errno.EACCES)
             continue
         listener.setblocking(False)
         return listener
-    raise BindError(f"cannot listen on {host} port {port}: {reason}")
+    hint = "; another port can be given with --port" if taken else ""
+    raise BindError(f"cannot listen on {host} port {port}: {reason}{hint}")
 
 
 def _set_options(listener: socket.socket, send_timeout_s: float) -> None:
@@ -191,7 +193,10 @@ async def _drain(state: ServerState, shutdown: Shutdown) -> None:
     """Refuse new requests, let the running replies finish, cut off what is left."""
     state.drain()
     seconds = state.settings.drain_seconds
-    logger.info("shutting down: running replies have %g s to finish", seconds)
+    if state.busy:
+        logger.info("shutting down: running replies have %g s to finish; a second signal ends them at once", seconds)
+    else:
+        logger.info("shutting down")
     await _first_of(state.idle(), shutdown.forced.wait(), timeout=seconds)
     state.cancel_all()
     await _first_of(state.idle(), shutdown.forced.wait(), timeout=CLOSE_S)

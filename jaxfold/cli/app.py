@@ -15,7 +15,7 @@ from jaxfold.cli.parameters import CONTEXT_SETTINGS
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "serve": "Serve a model over the OpenAI API.",
+        "serve": "Serve a model over OpenAI's, Anthropic's and Ollama's APIs.",
         "run": "Answer one prompt in the terminal, without a server.",
         "pull": "Fetch a model and print where it lies.",
         "convert": "Write a checkpoint in the form that loads fastest.",

@@ -31,7 +31,7 @@ def read_config(path: Path, command: click.Command) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         raw = json.loads(_COMMENT.sub(lambda match: match.group(1) or " ", text))
     except OSError as error:
-        raise _bad(path, error.strerror or "cannot be read") from None
+        raise _bad(path, f"cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"is not JSON ({error})") from None
     if not isinstance(raw, dict):

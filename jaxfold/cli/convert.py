@@ -43,7 +43,7 @@ Examples:
 def convert(source: str, destination: Path, shards: int | None, dtype: WeightDtype, log_level: str) -> None:
     """Write the checkpoint SRC into the new folder DST as an Orbax checkpoint.
 
-    It loads faster than the source and gives the same logits, bit for bit.
+    It gives the same logits, bit for bit, and is ready to load where no cache holds the weights yet.
     """
     configure_logging(log_level)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):

@@ -97,6 +97,7 @@ def show_self_check(verdict: "Verdict | None") -> None:
         table.add_row(line.form, line.against, str(line.rows), mark)
     console.print(table)
     console.print(f"Level {verdict.level}: {LEVELS[verdict.level]}")
+    console.print("Checked when these programs first ran on this machine, and kept beside them.")
 
 
 def versions() -> list[tuple[str, str]]:

@@ -65,6 +65,7 @@ def start(
         flags = {**flags, "draft_model": locate(flags["draft_model"], progress)}
     options = engine_options(path, flags)
     progress("loading JAX")
+    from jaxfold.checkpoints.catalogue import recommended_sampling
     from jaxfold.runtime.constraints.grammars import XGrammars
     from jaxfold.runtime.loader import load_engine
 
@@ -75,7 +76,8 @@ def start(
         source = checkpoint.chat_template if template is None else template
         special = special_texts(checkpoint.tokenizer_files.config)
         renderer = ChatTemplate(source, tokenizer, special, tool_format=flags.get("tool_format"))
-        parts.append((renderer, chosen_sampling(checkpoint.generation_config, flags, path)))
+        config = {**recommended_sampling(model), **checkpoint.generation_config}
+        parts.append((renderer, chosen_sampling(config, flags, path)))
 
     loaded = load_engine(options, progress, accept, hosts)
     renderer, chosen = parts[0]

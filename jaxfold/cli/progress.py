@@ -2,20 +2,23 @@
 
 import logging
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Final
 from typing import Self
 from typing import TextIO
 
+LONG_S: Final = 3.0
+"""A step that takes longer is announced before it ends."""
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Steps:
     """Prints "reading weights ... 1.4 s": a call begins a step and ends the one before; leaving ends the last.
 
-    In a terminal a step's line grows; elsewhere (a file, a log collector) it is written whole, when the step begins and
-    again with its time, so that other lines cannot land inside it.
+    In a terminal a step's line grows; elsewhere (a file, a log collector) it is written whole when the step ends, so
+    that other lines cannot land inside it, and a step that lasts is told of meanwhile.
 
     Not thread-safe: one thread reports at a time.
     """
@@ -24,6 +27,7 @@ class Steps:
         self._stream = sys.stderr if stream is None else stream
         self._whole_lines = not self._stream.isatty()
         self._text = ""
+        self._timer: threading.Timer | None = None
         self._begin: float | None = None
         self.started = time.monotonic()
 
@@ -32,10 +36,18 @@ class Steps:
         self.end()
         self._begin = time.monotonic()
         self._text = f"{text} ..."
-        print(self._text, end="\n" if self._whole_lines else " ", file=self._stream, flush=True)
+        if self._whole_lines:
+            self._timer = threading.Timer(LONG_S, print, (self._text,), {"file": self._stream, "flush": True})
+            self._timer.daemon = True
+            self._timer.start()
+        else:
+            print(self._text, end=" ", file=self._stream, flush=True)
 
     def end(self, word: str = "") -> None:
         """End the running step, if there is one, with its time or with `word`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._begin is not None:
             result = word or f"{time.monotonic() - self._begin:.1f} s"
             print(f"{self._text} {result}" if self._whole_lines else result, file=self._stream, flush=True)

@@ -90,7 +90,7 @@ Examples:
 @log_level_option
 @config_option
 def serve(model: str | None, host: str, port: int, log_level: str, **flags: Any) -> int:
-    """Serve MODEL over the OpenAI API at http://HOST:PORT/v1, over Ollama's at /api and as a page at /.
+    """Serve MODEL over OpenAI's and Anthropic's APIs at http://HOST:PORT/v1, Ollama's at /api, and as a page at /.
 
     An encoder for embeddings is served beside it, or alone, with --embeddings.
 
@@ -201,7 +201,7 @@ class _Server:
         try:
             code = await serve_app(self._app, host, port, on_listening=self._listening, shutdown=self._shutdown)
         except BindError as error:
-            raise CliError(f"{error}; another one can be given with --port") from None
+            raise CliError(str(error)) from None
         finally:
             if self._watch is not None:
                 self._watch.cancel()

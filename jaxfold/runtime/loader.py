@@ -176,7 +176,6 @@ def _prepare(options: EngineOptions, progress: Progress, accept: Accept, hosts: 
     shapes = spread.weight_shapes(cfg, weight_dtype)
     # Compiling takes memory that is given back: done before weights and cache are there, it adds nothing to the peak.
     programs = ready_programs(cfg, shapes, plan, kv_dtype, options, progress)
-    progress(f"loading the weights ({weight_dtype.name})")
     weights = load_weights(checkpoint, cfg, family, weight_dtype, options.weight_cache_dir, progress, spread)
     drafter = None if draft is None else load_draft(draft, options, drafted, cfg.vocab_size, progress)
     return _Prepared(options, checkpoint, cfg, tokenizer, weights, plan, kv_dtype, programs, drafter)

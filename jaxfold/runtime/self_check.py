@@ -30,7 +30,7 @@ Decides = Literal["A", "B", "draft"]
 
 PREFIX = 252
 """Tokens before the compared rows: those cross the boundary of a key block and of a page."""
-ROWS = 64
+ROWS = 24
 """Rows compared by most lines of the table."""
 SHARED_ROWS = 3
 """Rows compared beside a prefill chunk, where each costs a whole chunk."""

@@ -87,16 +87,18 @@ def load_weights(
     Raises:
         CheckpointError: a tensor is missing, has another shape than the settings say, or cannot be read.
     """
+    tell = progress or (lambda _: None)
     if checkpoint.format == "orbax":
+        tell(f"loading the weights ({weight_dtype.name})")
         return _restore(checkpoint, cfg, weight_dtype, place)
     check_shapes(checkpoint, cfg, family)
     key = _cache_key(checkpoint, cfg, weight_dtype)
     if cache_dir is not None:
         stored = weight_cache.load(cache_dir, key)
         if stored is not None:
-            if progress is not None:
-                progress("weights from the cache of an earlier start")
+            tell(f"loading the weights ({weight_dtype.name}) from the cache of an earlier start")
             return _on_device(cfg, weight_dtype, dict(stored), place)
+    tell(f"loading the weights ({weight_dtype.name})")
     arrays = build_arrays(checkpoint, cfg, family, weight_dtype)
     if cache_dir is not None:
         weight_cache.store(cache_dir, key, arrays, CACHE_BYTES)

@@ -21,7 +21,7 @@ from jaxfold.runtime.drafting.lane import LaneDrafts
 from jaxfold.runtime.drafting.planner import Planner
 from jaxfold.runtime.drafting.replay import ReplayProposer
 from jaxfold.runtime.engine import LocalEngine
-from jaxfold.runtime.lanes import Job
+from jaxfold.runtime.lanes import Lane
 from tests.exactness.test_engine_exact import SAMPLINGS
 from tests.exactness.test_engine_exact import mixed
 from tests.exactness.test_engine_exact import prompt
@@ -65,7 +65,8 @@ class Knowing(Planner):
     def learn(self, ask: Ask, reply: list[int]) -> None:
         self._replies[ask.prompt] = reply
 
-    def open(self, job: Job) -> LaneDrafts | None:
+    def open(self, lane: Lane) -> LaneDrafts | None:
+        job = lane.job
         known = self._replies.get(job.request.prompt_ids, [])
         if not job.request.draft:
             return None
@@ -117,7 +118,7 @@ def test_drafted_equals_undrafted(drafted: Client, fresh: Client) -> None:
     after = drafted.engine.snapshot()
     assert after.accepted_total - before.accepted_total > sum(reply.stats().accepted for reply in together)
     assert after.drafts["oracle"][0] <= after.drafted_total
-    assert after.compiles_after_ready == 0
+    assert after.compiles_after_ready == before.compiles_after_ready
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[::2], ids=str)

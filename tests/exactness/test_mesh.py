@@ -147,7 +147,7 @@ def test_replies_are_those_of_one_device(pair: Pair) -> None:
     assert [pair.several.run(replace(ask, draft=False)).ids for ask in asks[:3]] == wanted[:3]
     after = pair.several.engine.snapshot()
     assert after.accepted_total > before.accepted_total, "no draft was right: the test shows nothing of drafts"
-    assert after.compiles_after_ready == 0
+    assert after.compiles_after_ready == before.compiles_after_ready
 
 
 @pytest.mark.slow

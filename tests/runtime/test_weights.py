@@ -22,7 +22,7 @@ from tests.tiny_engines import FAMILIES
 from tests.tiny_engines import TINY
 
 Arrays = dict[str, np.ndarray]
-CACHED = "weights from the cache of an earlier start"
+CACHED = "from the cache of an earlier start"
 
 
 def weights_of(path: Path, cache: Path | None = None, dtype: str = "bfloat16") -> tuple[Weights, list[str]]:
@@ -71,9 +71,9 @@ def test_matrices_have_the_dtype_asked_for_and_vectors_stay_float32(name: str, d
 def test_the_cache_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     wanted = bits(weights_of(TINY / name)[0])
     cold, told = weights_of(TINY / name, tmp_path / "cache")
-    assert bits(cold) == wanted and CACHED not in told
+    assert bits(cold) == wanted and CACHED not in " ".join(told)
     warm, told = weights_of(TINY / name, tmp_path / "cache")
-    assert bits(warm) == wanted and told == [CACHED]
+    assert bits(warm) == wanted and CACHED in told[0] and len(told) == 1
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
 
 
@@ -90,7 +90,7 @@ def test_the_cache_tells_dtypes_and_checkpoints_apart(tmp_path: Path) -> None:
 
     changed(folder, double)
     after, told = weights_of(folder, cache)
-    assert CACHED not in told
+    assert CACHED not in " ".join(told)
     assert bits(after) == bits(weights_of(folder)[0]) != before
 
 
@@ -103,9 +103,9 @@ def test_a_damaged_cache_file_is_made_again(damage: str, tmp_path: Path) -> None
         {"cut": whole[:-64], "flip": whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:], "empty": b""}[damage]
     )
     found, told = weights_of(TINY / "llama", tmp_path)
-    assert bits(found) == wanted and CACHED not in told
+    assert bits(found) == wanted and CACHED not in " ".join(told)
     assert file.read_bytes() == whole
-    assert weights_of(TINY / "llama", tmp_path)[1] == [CACHED]
+    assert CACHED in weights_of(TINY / "llama", tmp_path)[1][0]
 
 
 def test_a_cache_that_cannot_be_written_or_trusted_costs_nothing_but_time(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_cache_that_cannot_be_written_or_trusted_costs_nothing_but_time(tmp_pa
     weights_of(TINY / "llama", tmp_path / "cache")
     os.chmod(tmp_path / "cache", 0o777)
     found, told = weights_of(TINY / "llama", tmp_path / "cache")
-    assert bits(found) == wanted and CACHED not in told
+    assert bits(found) == wanted and CACHED not in " ".join(told)
 
 
 @pytest.mark.parametrize(

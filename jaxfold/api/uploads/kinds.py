@@ -76,10 +76,11 @@ def claimed(name: str) -> str:
     """
     extension = name.rpartition(".")[2].lower() if "." in name else ""
     if extension not in CLAIMS:
-        shown = extension.encode("unicode_escape").decode("ascii")[:16]
+        printable = extension.encode("unicode_escape").decode("ascii")[:16]
+        shown = f" '.{printable}'" if extension else ": the name has no extension"
         raise ApiError(
             400,
-            f"Unsupported file type '.{shown}'. Upload an image, video, audio, PDF, or plain-text/code file.",
+            f"Unsupported file type{shown}. Upload an image, video, audio, PDF, or plain-text/code file.",
         )
     return extension
 

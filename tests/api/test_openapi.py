@@ -33,6 +33,7 @@ from jaxfold.api.openapi.fields import FIELDS
 from jaxfold.api.openapi.fields import route_schema
 from jaxfold.api.openapi.routes import ALIASES
 from jaxfold.api.openapi.routes import OPERATIONS
+from jaxfold.api.openapi.routes import TAGS
 from jaxfold.api.openapi.routes import document
 from jaxfold.api.openapi.routes import documented_path
 from jaxfold.api.settings import ApiSettings
@@ -246,6 +247,13 @@ def test_the_document_and_its_page_are_served(target: Server) -> None:
     # Nothing is fetched from anywhere else, and nothing runs.
     assert not re.findall(r"(?:src|href)=\"(?!/|#)", text) and "<script" not in text
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_every_operation_says_what_it_does_and_has_a_place_on_the_page() -> None:
+    for path, methods in DOCUMENT["paths"].items():
+        for operation in methods.values():
+            assert operation["tags"][0] in TAGS
+            assert operation["summary"] and operation["summary"] != path
 
 
 def test_the_document_says_whether_keys_are_needed() -> None:

@@ -22,7 +22,6 @@ from werkzeug.routing import Rule
 
 from jaxfold import __version__
 from jaxfold.api.access.admission import route_name
-from jaxfold.api.http.formats import OLLAMA
 from jaxfold.api.http.formats import format_of
 from jaxfold.api.http.wire import json_response
 from jaxfold.api.openapi.fields import DECISIONS
@@ -34,6 +33,9 @@ from jaxfold.api.openapi.fields import Schema
 from jaxfold.api.openapi.fields import embeddings_schema
 from jaxfold.api.openapi.fields import route_schema
 from jaxfold.api.openapi.replies import SCHEMAS
+from jaxfold.api.openapi.under_api import OLLAMA
+from jaxfold.api.openapi.under_api import PAGE
+from jaxfold.api.openapi.under_api import UNDER_API
 from jaxfold.api.state import ServerState
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -136,6 +138,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = MappingProxyType(
 """By method and route name, as `admission.route_name` gives it."""
 
 
+TAGS = ("OpenAI", "Anthropic", OLLAMA, "Tokens", PAGE, "Operation")
+"""The order of the page."""
+
+
 def openapi_routes(app: Quart, state: ServerState) -> Blueprint:
     """The document and its page. Both are made once, when they are first asked for."""
     routes = Blueprint("openapi", __name__)
@@ -147,7 +153,11 @@ def openapi_routes(app: Quart, state: ServerState) -> Blueprint:
     @lru_cache(maxsize=1)
     def page() -> str:
         source = files("jaxfold.api.openapi").joinpath("docs.html").read_text(encoding="utf-8")
-        return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source).render(made())
+        return (
+            Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+            .from_string(source)
+            .render(made(), tags=TAGS)
+        )
 
     @routes.get("/openapi.json")
     @routes.get("/v1/openapi.json")
@@ -208,7 +218,7 @@ def _operations(app: Quart) -> Iterator[tuple[str, str, Rule]]:
 
 def _operation(app: Quart, path: str, method: str, rule: Rule) -> dict[str, Any]:
     name = route_name(rule.rule)
-    known = OPERATIONS.get((method, name)) or _undescribed(app, path, rule)
+    known = OPERATIONS.get((method, name)) or _undescribed(app, path, method, rule)
     found: dict[str, Any] = {
         "summary": known.summary,
         "tags": [known.tag],
@@ -227,11 +237,11 @@ def _operation(app: Quart, path: str, method: str, rule: Rule) -> dict[str, Any]
     return found
 
 
-def _undescribed(app: Quart, path: str, rule: Rule) -> Operation:
+def _undescribed(app: Quart, path: str, method: str, rule: Rule) -> Operation:
     function = app.view_functions.get(rule.endpoint)
     text = (getattr(function, "__doc__", None) or "").strip().split("\n")[0]
-    tag = "Ollama and web page" if format_of(path) is OLLAMA else "Other"
-    return Operation(text or path, tag, text="*/*")
+    tag, summary = UNDER_API.get((method, path), (PAGE, text or path))
+    return Operation(summary, tag, text="*/*")
 
 
 def _responses(known: Operation, path: str, method: str, *, has_body: bool) -> dict[str, Any]:

@@ -199,6 +199,12 @@ def test_chat_and_encoder_side_by_side(server: Server) -> None:
     assert [one["name"] for one in server.get("/api/ps").json["models"]] == [MODEL, ENCODER]
 
 
+def test_the_chat_model_is_no_encoder(server: Server) -> None:
+    answer = server.post(PATH, {"model": server.get("/v1/models").json["data"][0]["id"], "input": "a"})
+    assert answer.status == 400 and answer.error["param"] == "model"
+    assert answer.error["code"] == "embeddings_not_supported" and ENCODER in answer.error["message"]
+
+
 def test_loading_is_503(loaded: LoadedEncoder) -> None:
     with chat_and_encoder(loaded, ScriptedEngine()) as server:
         encoder, server.state.encoder = server.state.encoder, None

@@ -19,6 +19,7 @@ from jaxfold.api.embedding_service import Vectors
 from jaxfold.api.exchange.connection import exchange_of
 from jaxfold.api.http.errors import ApiError
 from jaxfold.api.http.errors import model_not_found
+from jaxfold.api.http.errors import printable
 from jaxfold.api.http.fields import Body
 from jaxfold.api.http.fields import integer
 from jaxfold.api.http.fields import string
@@ -96,11 +97,15 @@ def read_encoder_model(body: Body, settings: ApiSettings) -> str:
     """The id that the reply names: the one asked for where the encoder is served under it, else the encoder's own.
 
     Raises:
-        ApiError: 404 for another id, if the server is strict about it.
+        ApiError: 400 for the chat model's id, 404 for another one if the server is strict about it.
     """
     asked = string(body, "model")
     if asked is None or hosts(asked, settings.encoder_ids, settings.encoder_file):
         return asked or settings.encoder_ids[0]
+    if settings.serves_chat and hosts(asked, settings.model_ids, settings.model_file):
+        # Served, and not for this: another model's vectors would be taken for its own.
+        message = f"{printable(asked)} is a chat model; the encoder here is {settings.encoder_ids[0]}"
+        raise ApiError(400, message, param="model", code="embeddings_not_supported")
     if settings.strict_model:
         raise model_not_found(asked)
     return settings.encoder_ids[0]

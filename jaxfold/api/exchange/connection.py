@@ -92,7 +92,9 @@ class Exchange:
         path, method = self._scope["path"], self._scope["method"]
         if self.status < 400 and method in ("GET", "HEAD") and path.removeprefix("/v1") in QUIET_PATHS:
             return
-        status = str(self.status) if self._response_over else f"{self.status} (client left)"
+        # While the server goes down nobody can tell which of the two ended the connection.
+        ended = "" if self._response_over else " (cut off)" if self._state.draining else " (client left)"
+        status = f"{self.status}{ended}"
         who = f" key={label}" if keyed else ""
         access_log.info("%s %s %s %.3f s%s", method, printable(path), status, self.elapsed(), who)
 

@@ -20,6 +20,7 @@ from jaxfold.chat.types import TextDelta
 from jaxfold.chat.types import ToolCallDelta
 from jaxfold.chat.types import ToolCallStart
 from jaxfold.chat.types import WrittenCall
+from jaxfold.chat.wakes import Wakes
 from jaxfold.runtime.api import Engine
 from jaxfold.runtime.api import EngineEvent
 from jaxfold.runtime.api import Failed
@@ -49,14 +50,20 @@ class Collected:
 class Inbox:
     """Events of one request on their way from the engine's thread to the event loop.
 
-    The loop is woken once for all events that it has not taken yet. A reader that leaves more than `max_events` events
-    or `max_bytes` of text lying here loses them: `on_overflow` is called once, on the loop, and `overflowed` is set.
+    The reader is woken once, through `wakes`, for all events that it has not taken yet. One that leaves more than
+    `max_events` events or `max_bytes` of text lying here loses them: `on_overflow` is called once, on the loop, and
+    `overflowed` is set.
     """
 
     def __init__(
-        self, token_size: Callable[[int], int], max_events: int, max_bytes: int, on_overflow: Callable[[], None]
+        self,
+        token_size: Callable[[int], int],
+        max_events: int,
+        max_bytes: int,
+        on_overflow: Callable[[], None],
+        wakes: Wakes | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._wakes = Wakes() if wakes is None else wakes
         self._arrived = asyncio.Event()
         self._token_size = token_size
         self._max_events = max_events
@@ -99,13 +106,9 @@ class Inbox:
         self._arrived.clear()
 
     def _wake(self, overflowed: bool) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._arrived.set)
-            if overflowed:
-                self._loop.call_soon_threadsafe(self._on_overflow)
-        except RuntimeError:
-            # The loop is closed: there is nobody left to read, and the engine must not suffer for it.
-            logger.debug("an event came after the event loop was closed")
+        self._wakes.add(self._arrived.set)
+        if overflowed:
+            self._wakes.add(self._on_overflow)
 
 
 class Reply:

@@ -41,6 +41,7 @@ from jaxfold.chat.types import ChatRequest
 from jaxfold.chat.types import CompletionRequest
 from jaxfold.chat.types import Overflow
 from jaxfold.chat.types import RequestError
+from jaxfold.chat.wakes import Wakes
 from jaxfold.runtime.api import CapacityError
 from jaxfold.runtime.api import Engine
 from jaxfold.runtime.api import Grammar
@@ -96,6 +97,7 @@ class ChatService:
         self.template = template
         self.settings = settings or ChatSettings()
         self.grammars = grammars
+        self._wakes: Wakes | None = None
         self._pool = ThreadPoolExecutor(self.settings.prepare_threads, thread_name_prefix="jaxfold-prepare")
         self._slots = threading.BoundedSemaphore(self.settings.max_preparing)
 
@@ -149,12 +151,19 @@ class ChatService:
             self.settings.max_unread_events,
             self.settings.max_unread_bytes,
             partial(self.engine.cancel, request_id),
+            self._wakes_here(),
         )
         try:
             self.engine.submit(prepared.engine_request(request_id, self.tokenizer, accepted), inbox.put)
         except CapacityError as error:
             raise RequestError(str(error), prepared.param, "context_length_exceeded") from error
         return Reply(request_id, self.engine, inbox, ReplyAssembler(self.tokenizer, prepared))
+
+    def _wakes_here(self) -> Wakes:
+        """What wakes the readers of the running event loop: one for all of its replies."""
+        if self._wakes is None or self._wakes.loop is not asyncio.get_running_loop():
+            self._wakes = Wakes()
+        return self._wakes
 
     def prepare_chat_now(self, request: ChatRequest) -> Prepared:
         """`prepare_chat` on the calling thread."""

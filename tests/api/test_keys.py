@@ -138,6 +138,14 @@ def test_a_refused_body_does_not_disturb_the_server(locked: Server) -> None:
     assert locked.request("POST", CHAT, chat_body(), BEARER).status == 200
 
 
+def test_a_body_that_waits_to_be_asked_for_is_not_read_without_a_key(locked: Server) -> None:
+    """The library invites the body before anything of ours runs; the refusal does not wait for it."""
+    with Raw(locked) as raw:
+        raw.send(head(CHAT, "Content-Length: 1000000", "Expect: 100-continue", "Authorization: Bearer nope"))
+        assert b"HTTP/1.1 401" in raw.read_all()
+    assert locked.request("POST", CHAT, chat_body(), BEARER).status == 200
+
+
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/", "/health/"])
 def test_health_says_less_without_a_key(locked: Server, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):

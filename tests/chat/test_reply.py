@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -21,6 +22,8 @@ from jaxfold.chat.types import Finish
 from jaxfold.chat.types import GenerationError
 from jaxfold.chat.types import Limits
 from jaxfold.chat.types import TextDelta
+from jaxfold.chat.wakes import BATCH
+from jaxfold.chat.wakes import Wakes
 from jaxfold.runtime.api import EngineRequest
 from jaxfold.runtime.api import Tokens
 from tests.byte_tokenizer import ByteTokenizer
@@ -204,7 +207,32 @@ async def test_the_loop_is_woken_once_for_many_events(monkeypatch: pytest.Monkey
         assert len(wakes) == 1
         assert len(inbox.take()) == 50
         inbox.put(Tokens((1,)))
-        assert len(wakes) == 2
+        assert len(wakes) == 1  # the loop has not come to the first one yet
+    wakes[0][0]()  # type: ignore[index]
+    await asyncio.wait_for(inbox.wait(), 5)
+    assert len(inbox.take()) == 1
+
+
+async def test_a_round_of_many_replies_is_taken_in_turns() -> None:
+    wakes = Wakes()
+    inboxes = [Inbox(lambda _: 1, 100, 100, lambda: None, wakes) for _ in range(3 * BATCH + 1)]
+    order: list[int] = []
+
+    async def read(at: int) -> None:
+        await inboxes[at].wait()
+        order.append(at)
+
+    readers = [asyncio.create_task(read(at)) for at in range(len(inboxes))]
+    await asyncio.sleep(0)
+    for inbox in inboxes:
+        inbox.put(Tokens((1,)))
+    seen = [0]
+    while len(order) < len(inboxes):
+        await asyncio.sleep(0)
+        seen.append(len(order))
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= BATCH
+    assert order == sorted(order)
+    await asyncio.gather(*readers)
 
 
 async def test_the_engine_does_not_notice_a_closed_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,13 @@ server_sampling_flags: Final[Decorator] = options(
         "--frequency-penalty", type=Real(-2, 2), group=SAMPLING, show_default="0", help="Taken each time it was seen."
     ),
     option(
+        "--seed",
+        type=click.IntRange(min=0, max=(1 << 64) - 1),
+        group=SAMPLING,
+        show_default="derived from each prompt",
+        help="The seed of a request that names none.",
+    ),
+    option(
         "--stop",
         multiple=True,
         group=SAMPLING,
@@ -96,6 +103,7 @@ _FLAG_FIELDS: Final[Mapping[str, str]] = {
     "repeat_last_n": "penalty_last_n",
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
 }
 
 # generation_config.json's key -> our field, its smallest and largest value.

@@ -1,5 +1,6 @@
 """The fields that every route shares: what each accepts, what each becomes, and that the rest is refused by name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,12 @@ def test_an_empty_body_gets_the_servers_defaults() -> None:
     assert limits() == Limits()
 
 
+def test_a_seed_of_minus_one_is_the_servers() -> None:
+    seeded = replace(DEFAULTS, seed=7)
+    assert read_sampling({"seed": -1}, seeded, 512) == read_sampling({}, seeded, 512) == seeded
+    assert read_sampling({"seed": 8}, seeded, 512).seed == 8
+
+
 @pytest.mark.parametrize(
     ("body", "field", "value"),
     [
@@ -56,7 +63,6 @@ def test_an_empty_body_gets_the_servers_defaults() -> None:
         ({"min_p": 1}, "min_p", 1.0),
         ({"seed": 0}, "seed", 0),
         ({"seed": "12"}, "seed", 12),
-        ({"seed": -1}, "seed", None),
         ({"seed": -7}, "seed", -7),
         ({"seed": 2**64 - 1}, "seed", 2**64 - 1),
         ({"repeat_penalty": 1.1}, "repeat_penalty", 1.1),

@@ -60,11 +60,11 @@ def test_what_is_set_is_known() -> None:
 def test_every_sampling_option_arrives() -> None:
     given = flags(
         "--temperature", "0.5", "--top-p", "0.9", "--top-k", "3", "--min-p", "0.1", "--repeat-penalty", "1.1",
-        "--repeat-last-n", "8", "--presence-penalty", "0.25", "--frequency-penalty", "-1",
+        "--repeat-last-n", "8", "--presence-penalty", "0.25", "--frequency-penalty", "-1", "--seed", "7",
     )  # fmt: skip
     assert flag_sampling(given) == {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "repeat_penalty": 1.1, "penalty_last_n": 8,
-        "presence_penalty": 0.25, "frequency_penalty": -1,
+        "presence_penalty": 0.25, "frequency_penalty": -1, "seed": 7,
     }  # fmt: skip
 
 

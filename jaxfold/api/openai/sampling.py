@@ -40,12 +40,13 @@ def read_sampling(body: Body, defaults: SamplingParams, vocab_size: int) -> Samp
     }
     if asked["top_p"] is not None and asked["top_p"] <= 0:
         raise RequestError("top_p must be above 0 and at most 1, or null", param="top_p")
+    if asked["seed"] == -1:
+        asked["seed"] = None  # the same as none
     if asked["top_k"] is not None:
         asked["top_k"] = max(0, asked["top_k"])
     if body.get("logit_bias") is not None:
         asked["logit_bias"] = _logit_bias(mapping(body, "logit_bias"), vocab_size)
-    params = replace(defaults, **{name: value for name, value in asked.items() if value is not None})
-    return replace(params, seed=None) if params.seed == -1 else params
+    return replace(defaults, **{name: value for name, value in asked.items() if value is not None})
 
 
 def read_limits(body: Body, *names: str) -> Limits:

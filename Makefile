@@ -10,12 +10,14 @@ PYTHON ?=
 TESTS ?=
 
 BIN := .venv/bin
+# One process more than two cores: tests also wait.
+TOGETHER := --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 export PYTHON
 
-.PHONY: help setup serve test check format lock clean
+.PHONY: help setup serve test test-all check format lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv with the pinned packages and the jaxfold command
 	@scripts/setup.sh
@@ -24,8 +26,11 @@ serve: setup ## chat with a real model at http://HOST:PORT (MODEL, HOST and PORT
 	@$(BIN)/jaxfold pull $(MODEL)
 	@exec $(BIN)/jaxfold serve $(MODEL) --host $(HOST) --port $(PORT)
 
-test: setup ## run every test, or those named by TESTS="tests/cli -k help"
-	@$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),--numprocesses 2 --dist loadgroup --no-loadscope-reorder)
+test: setup ## run the tests but the heaviest, or those named by TESTS="tests/cli -k help"
+	@$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),$(TOGETHER) -m 'not heavy')
+
+test-all: setup ## run every test
+	@$(BIN)/python -m pytest $(TOGETHER)
 
 check: setup ## lint, format, types, import rules, licences
 	@scripts/check.sh

@@ -133,7 +133,7 @@ def pair(request: pytest.FixtureRequest, programs_dir: Path) -> Iterator[Pair]:
         engine.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_replies_are_those_of_one_device(pair: Pair) -> None:
     """Greedy, sampled, cut, penalised and biased ones, drafted and in company."""
     asks = mixed(7)
@@ -150,7 +150,7 @@ def test_replies_are_those_of_one_device(pair: Pair) -> None:
     assert after.compiles_after_ready == before.compiles_after_ready
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_reused_prefix_changes_nothing(pair: Pair) -> None:
     first = Ask(prompt(100, 90), 30, mixed(2)[1].sampling)
     cold = pair.one.run(first).ids
@@ -162,7 +162,7 @@ def test_a_reused_prefix_changes_nothing(pair: Pair) -> None:
     assert pair.several.engine.info.exactness == "A" and again.stats().cached_tokens > 90
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_scores_and_labels_are_those_of_one_device(pair: Pair) -> None:
     asks = [
         Ask(prompt(7, 40), 6, mixed(3)[2].sampling, logprobs=5),
@@ -175,7 +175,7 @@ def test_scores_and_labels_are_those_of_one_device(pair: Pair) -> None:
         assert found.prompt_scores == wanted.prompt_scores
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_masks_reach_every_part_of_the_vocabulary(pair: Pair) -> None:
     names = tuple(f"<{i}>" for i in range(3))
     grammars = XGrammars(Shifted(control=names, added=(), eos=names[:1], bos=None), 288)
@@ -188,7 +188,7 @@ def test_masks_reach_every_part_of_the_vocabulary(pair: Pair) -> None:
         grammars.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_second_start_loads_what_the_first_compiled(pair: Pair) -> None:
     wait_idle(pair.several)
     ask = mixed(3)[2]

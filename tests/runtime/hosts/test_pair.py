@@ -29,7 +29,7 @@ from tests.tiny_engines import Ask
 from tests.tiny_engines import Client
 from tests.tiny_engines import tiny_engine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 LOST_S = 15.0
 ASKS = (
     Ask(tuple(range(3, 40)), 24, GREEDY),

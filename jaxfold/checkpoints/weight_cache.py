@@ -4,6 +4,7 @@ A file's values start on a 64-byte boundary, so that JAX can use the mapped byte
 Checksums are compared on every load: a cache must never change a reply.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -46,7 +47,9 @@ def load(cache_dir: Path, key: str) -> dict[str, np.ndarray] | None:
             raise CheckpointError(path, "does not hold what was stored")
         os.utime(path)
     except (CheckpointError, ValueError):
-        path.unlink(missing_ok=True)
+        # A cache that can only be read keeps its damaged file.
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
         return None
     except OSError:  # another process dropped it meanwhile
         return None

@@ -32,7 +32,9 @@ def obtain(path: Path | None, lower: Callable[[], Any], devices: int = 1) -> tup
             return program, False
         except Exception as error:
             LOG.warning("cached program %s cannot be loaded (%s); compiling it again", path.name, error)
-            path.unlink(missing_ok=True)
+            # A cache that can only be read keeps its damaged file.
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
     compiled = lower().compile()
     if path is not None:
         _store(path, compiled)
@@ -80,10 +82,13 @@ def _intact(path: Path) -> bytes:
 
 def _store(path: Path, compiled: Any) -> None:
     """Write one serialised executable, atomically; a full disk costs the next start time, not this one."""
+    part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     try:
-        part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         content = pickle.dumps(serialize_executable.serialize(compiled))
         part.write_bytes(hashlib.sha256(content).digest() + content)
         part.replace(path)
     except OSError as error:
         LOG.warning("the compiled program could not be cached: %s", error)
+        # What was written of it would keep a full disk full.
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

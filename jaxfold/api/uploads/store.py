@@ -189,6 +189,8 @@ class Incoming:
         self.size += len(data)
         try:
             self._file.write(data)
+            # Here and not when it is closed: a full disk is an answer, not an accident.
+            self._file.flush()
         except OSError:
             raise ApiError(507, QUOTA_FULL, kind="server_error") from None
 

@@ -11,7 +11,7 @@ TESTS ?=
 
 BIN := .venv/bin
 # One process more than two cores: tests also wait.
-TOGETHER := --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+TOGETHER := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 export PYTHON
 
 .PHONY: help setup serve test test-all check format lock clean

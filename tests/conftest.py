@@ -6,10 +6,12 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jax
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from jaxfold.checkpoints.base import CheckpointError
 from tests.sharing import group_of
@@ -26,13 +28,21 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
-@pytest.hookimpl(tryfirst=True)
+class Together(LoadScopeScheduling):
+    """Gives each process whole groups of tests. (xdist's own groups do not reach pytest 9.2's ids.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    return Together(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares compiled programs, for runs in several processes."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    """In several processes the heaviest groups come first."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: weight_of(group_of(item)))
+        items.sort(key=lambda item: weight_of(group_of(item.nodeid)))
 
 
 def pytest_collection_finish() -> None:

@@ -1,11 +1,12 @@
 """What the processes of one test run share, and which tests stay together in one of them."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
@@ -16,14 +17,14 @@ def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     return path
 
 
-def group_of(item: pytest.Item) -> str:
+def group_of(nodeid: str) -> str:
     """Tests of one group run in one process: those of the real model, those of a tiny family, else those of a file."""
-    if item.get_closest_marker("real_model") is not None:
+    path, _, name = nodeid.partition("::")
+    if path.endswith("/test_real_model.py"):
         return "real model"
-    path = item.path.relative_to(ROOT).as_posix()
-    family = getattr(item, "callspec", None) and item.callspec.params.get("family")  # type: ignore[attr-defined]
+    family = re.search(r"\[(" + "|".join(FAMILIES) + r")\b", name)
     if family is not None and path.startswith("tests/exactness/"):
-        return f"family {family}"
+        return f"family {family[1]}"
     return path
 
 
